@@ -1,0 +1,61 @@
+# What people run here. `make` alone lists it. The steps live in scripts under e2e/, which also work by themselves.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PROFILE ?= release
+CLUSTER ?= dev
+PROGRAMS := -p agentrun-operator -p agentrun-gateway -p agentrun-runner -p agentrun-executor -p agentrun-scripted-model
+export AGENTRUN_PROFILE := $(PROFILE)
+AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
+export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
+export AGENTRUN_IMAGES := $(CURDIR)/target/images.json
+
+.PHONY: help demo demo-down test bench check packages programs cluster-programs image-inputs images cluster cluster-down install e2e
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Show a run from manifest to checked patch on a real one-node cluster (root, Debian)
+	@e2e/demo.sh
+
+demo-down: ## Remove the demo's cluster and everything it made
+	@e2e/cluster/down.sh demo
+	@rm -rf target/demo
+
+test: ## Everything that CI runs: format, lints, unit tests, chart, and the stories on a real node
+	@e2e/test.sh
+
+bench: packages programs cluster-programs images ## Run the benchmarks, print a table, write bench/results.json
+	@e2e/bench.sh
+
+check: ## The inner loop: format, lints and unit tests, without a node
+	e2e/examples.py
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --workspace --exclude agentrun-e2e
+
+packages: ## Install missing Debian packages (root)
+	@e2e/cluster/packages.sh
+
+programs: ## Build our static programs (PROFILE=dev for a quick debug build)
+	cargo build --profile $(PROFILE) $(PROGRAMS)
+
+cluster-programs: ## Build Kubernetes and its helpers from their Go modules, once a machine
+	@e2e/cluster/build.sh
+
+image-inputs: programs ## Gather what the Containerfiles copy, for a docker build of your own
+	@e2e/images.sh inputs
+
+images: programs ## Build our images that changed, list them in target/images.json
+	@e2e/images.sh
+
+cluster: packages cluster-programs ## Start a cluster to work with (CLUSTER=dev), or reuse it
+	@e2e/cluster/up.sh $(CLUSTER)
+
+cluster-down: ## Remove it
+	@e2e/cluster/down.sh $(CLUSTER)
+
+install: cluster images ## Load our images into it and install the chart
+	@e2e/install.sh $(CLUSTER)
+
+e2e: install ## Run the stories on it and keep it (STORY=name for some of them)
+	AGENTRUN_KUBECONFIG=$$(e2e/cluster/up.sh $(CLUSTER) 2>/dev/null) cargo test -p agentrun-e2e -- $(STORY)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Load our images into a cluster and install the chart there. Usage: install.sh NAME [helm arguments...]
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/e2e/cluster/cluster.sh"
+shift
+images=$root/target/images.json
+image() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]][sys.argv[3]])' "$images" "$1" "$2"; }
+archives=(); for i in operator gateway runner scripted-model toolchain; do archives+=("$(image $i archive)"); done
+"$root/e2e/cluster/load.sh" "$name" "${archives[@]}"
+arguments=()
+for i in operator gateway runner; do
+  reference=$(image $i image)
+  arguments+=(--set-string "images.$i.repository=${reference%:*}" --set-string "images.$i.tag=${reference##*:}")
+done
+echo "installing the chart into cluster '$name'" >&2
+"$BIN/helm" --kubeconfig "$KUBECONFIG" upgrade --install agentrun "$root/charts/agentrun" --namespace agentrun-system --create-namespace \
+  "${arguments[@]}" --wait --timeout 3m "$@" >&2
