@@ -25,9 +25,8 @@ choose_slot() { # demo and test have their own, anyone else takes the first that
   echo "all 16 slots for local clusters are taken; see 'ip link | grep ar-'" >&2; return 1
 }
 
-node_pid() { # the node's process 1, if it lives; the command line guards against a number used again
-  local pid
-  pid=$(cat "$STATE/node.pid" 2>/dev/null) && tr '\0' ' ' < "/proc/$pid/cmdline" 2>/dev/null | grep -qF " $STATE/node.sh" && echo "$pid"
-}
+# The node's process 1, if it lives. Found by its command line, which no other process has: a number kept in a file may be
+# missing after an interrupted start, or belong to another process by now.
+node_pid() { pgrep -o -f "^bash $STATE/node\.sh"; }
 
 api_ready() { "$BIN/kubectl" --kubeconfig "$KUBECONFIG" --request-timeout=5s get --raw /readyz >/dev/null 2>&1; }

@@ -112,11 +112,10 @@ setsid unshare --net --mount --pid --uts --ipc --fork --kill-child --mount-proc 
   bash "$STATE/node.sh" > "$STATE/log/node.log" 2>&1 < /dev/null 8>&- &
 unshare=$!
 give_up() { echo "up.sh: $1; logs are in $STATE/log" >&2; tail -n 5 "$STATE/log/node.log" >&2; exit 1; }
-until child=$(pgrep -P "$unshare" -f "$STATE/node.sh" | head -1) && [ -n "$child" ]; do
+until child=$(node_pid); do
   kill -0 "$unshare" 2>/dev/null || give_up "the node's namespaces could not be made"
   sleep 0.05
 done
-echo "$child" > "$STATE/node.pid"
 ip link add "$VETH" type veth peer name eth0 netns "$child"
 ip addr add "$HOST/24" dev "$VETH"
 ip link set "$VETH" up

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The demo: a real one-node cluster, the chart, three manifests, a run from failing test to checked patch. Needs root and Debian.
+# Run it again as often as you like; `make demo-down` removes everything.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. e2e/cluster/cluster.sh demo
+. e2e/cluster/progress.sh
+mkdir -p target/demo
+export PATH=$BIN:$PATH KUBECONFIG
+total=8 number=0
+say() { number=$((number + 1)); printf '\n\e[1m[%d/%d] %s\e[0m\n' "$number" "$total" "$1"; }
+
+say "Debian packages"
+e2e/cluster/packages.sh
+say "Kubernetes, from its Go modules (about 15 minutes, once a machine)"
+e2e/cluster/build.sh >/dev/null
+say "AgentRun's programs and images"
+progress "compiling" cargo build --profile release --quiet -p agentrun-operator -p agentrun-gateway -p agentrun-runner -p agentrun-executor -p agentrun-scripted-model
+e2e/images.sh >/dev/null
+say "A one-node cluster in namespaces of its own"
+e2e/cluster/up.sh demo >/dev/null
+say "helm install"
+e2e/install.sh demo
+kubectl apply -f examples/scripted-model.yaml >/dev/null
+kubectl -n scripted-model rollout status deployment/scripted-model --timeout=2m >/dev/null
+
+say "Three manifests: a policy, a provider, a run"
+kubectl delete agentrun fix-discount -n team-a --ignore-not-found --timeout=60s 2>/dev/null || true
+for manifest in policy provider run; do
+  echo "\$ kubectl apply -f examples/$manifest.yaml"
+  kubectl apply -f examples/$manifest.yaml
+done
+
+say "The run, live"
+e2e/watch.py team-a fix-discount --patch target/demo/fix.patch
+
+say "The patch, applied to the original tree"
+rm -rf target/demo/shop; cp -r examples/shop target/demo/shop
+cat target/demo/fix.patch
+echo
+echo '$ python3 -m unittest discover      # before'
+(cd target/demo/shop && python3 -B -m unittest discover 2>&1 | tail -n 3) || true
+echo '$ git apply ../fix.patch'
+# An own repository, so that git does not take the path for one of the repository around it.
+(cd target/demo/shop && git init -q . && git apply --verbose ../fix.patch)
+echo '$ python3 -m unittest discover      # after'
+(cd target/demo/shop && python3 -B -m unittest discover 2>&1 | tail -n 3)
+
+cat <<TEXT
+
+Look around:
+  export KUBECONFIG=$KUBECONFIG PATH=$BIN:\$PATH
+  kubectl get agentruns -A -o wide
+  kubectl describe agentrun fix-discount -n team-a
+  kubectl get pods -A
+The patched tree is in target/demo/shop. Run \`make demo\` again for another run; \`make demo-down\` removes everything.
+TEXT
