@@ -1,1 +1,28 @@
-//! Placeholder.
+//! The Kubernetes API of AgentRun (group `agentrun.dev`, version `v1alpha1`): types, validation, names, conditions and
+//! the pure budget arithmetic on them. It talks to nothing and imports no other crate of this workspace.
+
+pub mod agent_policy;
+pub mod agent_run;
+pub mod agent_run_status;
+pub mod budget;
+pub mod conditions;
+pub mod model_provider;
+pub mod names;
+pub mod paths;
+pub mod quantity;
+
+pub use agent_policy::{AgentPolicy, AgentPolicySpec};
+pub use agent_run::{AgentRun, AgentRunSpec};
+pub use agent_run_status::AgentRunStatus;
+pub use model_provider::{ModelProvider, ModelProviderSpec};
+
+/// API group of every kind.
+pub const GROUP: &str = "agentrun.dev";
+/// API version of every kind.
+pub const VERSION: &str = "v1alpha1";
+
+/// Every CustomResourceDefinition, in install order.
+pub fn all() -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
+    use kube::CustomResourceExt;
+    vec![ModelProvider::crd(), AgentPolicy::crd(), AgentRun::crd()]
+}

@@ -1,0 +1,85 @@
+//! `AgentPolicy`: a namespace's ceilings, one per namespace, named `default`. Written by the platform team.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::agent_run::{BudgetSpec, Check};
+
+/// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(group = "agentrun.dev", version = "v1alpha1", kind = "AgentPolicy", namespaced, category = "agents")]
+#[serde(rename_all = "camelCase")]
+pub struct AgentPolicySpec {
+    /// The models offered, by the name that runs use.
+    pub models: Vec<OfferedModel>,
+    /// Images a run may name: an exact reference, or a prefix that ends in `*`.
+    pub images: Vec<String>,
+    /// Image of a run that names none; need not be repeated in `images`.
+    pub default_image: Option<String>,
+    /// Checks a run may ask for, by argv; a last element `*` admits any further arguments. Unset: any argv.
+    pub checks: Option<Vec<Vec<String>>>,
+    /// Checks that every run must pass besides its own.
+    #[serde(default)]
+    pub required_checks: Vec<Check>,
+    /// Ceilings; a run that asks for more is refused, one that asks for nothing gets min(default, ceiling).
+    #[serde(default)]
+    pub limits: PolicyLimits,
+    /// Walls of the sandbox.
+    #[serde(default)]
+    pub sandbox: SandboxPolicy,
+}
+
+/// One model that runs may name.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferedModel {
+    /// The name that `AgentRun.spec.model` uses.
+    pub name: String,
+    /// Name of a ModelProvider in the gateway's namespace.
+    pub provider: String,
+    /// Name of one of that provider's models.
+    pub model: String,
+}
+
+/// Ceilings for each run and for the namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyLimits {
+    /// Most steps a run may ask for. Default 100.
+    pub max_steps: Option<i64>,
+    /// Longest wall time a run may ask for. Default `2h`.
+    pub wall_time: Option<String>,
+    /// Most a run may spend in each dimension.
+    pub budget: Option<BudgetSpec>,
+    /// Runs of the namespace that may be active at once. Default 4.
+    pub concurrent_runs: Option<i64>,
+    /// Runs of the namespace that may wait; one more is refused (QuotaExceeded). Default 200.
+    pub queued: Option<i64>,
+    /// How long a Pod may wait for a node or an image before the run fails. Default `5m`.
+    pub startup_deadline: Option<String>,
+}
+
+/// Walls and sizes of the sandbox Pod.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxPolicy {
+    /// `Isolated` (default): a user namespace for the Pod; the runner refuses to start without it. `Shared`: none.
+    #[serde(default)]
+    pub host_users: HostUsers,
+    /// RuntimeClass of the Pod. Unset: the cluster's default runtime.
+    pub runtime_class_name: Option<String>,
+    /// CPU limit of the executor container. Default `1`.
+    pub cpu: Option<String>,
+    /// Memory limit of the executor container. Default `1Gi`.
+    pub memory: Option<String>,
+    /// Size limit of the workspace. Default `1Gi`.
+    pub workspace: Option<String>,
+}
+
+/// User namespaces.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostUsers {
+    #[default]
+    Isolated,
+    Shared,
+}

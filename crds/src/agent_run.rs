@@ -1,0 +1,124 @@
+//! `AgentRun`: one instruction, one source tree, one sandbox, one patch. The spec is immutable but for `cancel`.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::agent_run_status::AgentRunStatus;
+
+/// What a developer, CI or GitOps asks for.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "agentrun.dev",
+    version = "v1alpha1",
+    kind = "AgentRun",
+    namespaced,
+    status = "AgentRunStatus",
+    shortname = "ar",
+    category = "agents"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentRunSpec {
+    /// What the agent is asked to do. 1 to 32,000 characters, no control characters but tab and newline.
+    pub instruction: String,
+    /// The source tree the agent works on.
+    pub source: Source,
+    /// Where the agent may change files: a file (`a/b.py`), a subtree (`a/**`) or everything (`**`, the default).
+    #[serde(default = "everything")]
+    pub allowed_paths: Vec<String>,
+    /// What must hold at the end; each is run by argv, without a shell, in the workspace.
+    #[serde(default)]
+    pub checks: Vec<Check>,
+    /// The agent and its tools.
+    #[serde(default)]
+    pub agent: Agent,
+    /// The name of a model that the namespace's policy offers.
+    pub model: String,
+    /// Bounds of this run; what is unset comes from defaults and the policy.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Larger runs first when the namespace's runs queue. Default 0.
+    #[serde(default)]
+    pub priority: i32,
+    /// Delete the AgentRun so long after it finished. Unset: keep it.
+    pub ttl_seconds_after_finished: Option<i64>,
+    /// Ask the run to end. One way: once true it stays true.
+    #[serde(default)]
+    pub cancel: bool,
+}
+
+fn everything() -> Vec<String> {
+    vec!["**".into()]
+}
+
+/// Exactly one member must be set.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// Files given in the object itself.
+    pub inline: Option<InlineSource>,
+}
+
+/// 1 to 32 files, 64,000 bytes each, 128,000 bytes in all.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InlineSource {
+    pub files: Vec<InlineFile>,
+}
+
+/// One UTF-8 text file.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InlineFile {
+    /// Relative POSIX path beneath the workspace.
+    pub path: String,
+    /// The file's content.
+    pub content: String,
+    /// True gives mode 755, else 644.
+    #[serde(default)]
+    pub executable: bool,
+}
+
+/// A command whose exit status 0 means that the work is right.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Check {
+    /// A DNS label, unique among the run's checks.
+    pub name: String,
+    /// Program and arguments; no shell is involved.
+    pub argv: Vec<String>,
+}
+
+/// The agent's image.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Agent {
+    /// Image with the tools that the agent needs; must match the policy's `images`. Unset: the policy's `defaultImage`.
+    pub image: Option<String>,
+}
+
+/// Bounds of one run. A policy may lower them, or raise the ceilings up to those of this schema.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// Model turns of the agent loop.
+    pub max_steps: Option<i64>,
+    /// Wall-clock time from the exchange to the result, such as `180s`, `30m`, `1h30m`.
+    pub wall_time: Option<String>,
+    /// What the run may spend on models.
+    pub budget: Option<BudgetSpec>,
+}
+
+/// Hard ceilings on what models may cost. An unset dimension is taken from the policy, else unlimited, but for
+/// `requests`, which defaults to `maxSteps + 2`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetSpec {
+    /// Model calls.
+    pub requests: Option<i64>,
+    /// Input tokens, cached ones included.
+    pub input_tokens: Option<i64>,
+    /// Output tokens, reasoning included.
+    pub output_tokens: Option<i64>,
+    /// Money in the provider's price unit, such as `"0.50"`; at most 6 decimals.
+    pub cost: Option<String>,
+}

@@ -1,0 +1,269 @@
+//! `AgentRun.status`: counters, digests and short summaries only, since its size is the price of every write.
+//! Operator writes `conditions`, `phase`, `observedGeneration`, `resolved`, `attempt`, `podRef`, `ticketSha256`,
+//! `startedAt`, `finishedAt`, `outcome`, `budget.limit` and `budget.gate` (closing also charges open reservations, see
+//! `budget::Budget::close`); the gateway writes the rest.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::agent_run::Check;
+use crate::budget::Budget;
+
+/// What is known of a run.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentRunStatus {
+    /// Accepted, SandboxReady, Exchanged, BudgetAvailable, AwaitingApproval, Complete, Succeeded, Reconciling, Stalled, Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// The generation that `conditions` speak of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// For people; computed. Terminal phases never change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// What the operator resolved from spec and policy, frozen at acceptance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+    /// 1 for the first sandbox. Never falls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<i64>,
+    /// The sandbox Pod of this attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_ref: Option<PodRef>,
+    /// SHA-256 (hex) of the one-shot ticket of this attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket_sha256: Option<String>,
+    /// When the run left the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When the run became terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// The hard budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Who holds this attempt's tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<Exchange>,
+    /// Decisions asked of people; a list-map by id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
+    /// Ids only grow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_approval_id: Option<i64>,
+    /// What was stored beside the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<ArtifactTotals>,
+    /// The validated result of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RunResult>,
+    /// For the REQUESTS column: `2/10`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_text: Option<String>,
+    /// For the COST column: `0.0123`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_text: Option<String>,
+    /// For the APPROVALS column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_approvals: Option<i64>,
+}
+
+/// Computed for people; code branches on nothing but terminal or not.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Pending,
+    Queued,
+    Starting,
+    Running,
+    AwaitingApproval,
+    Cancelling,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl Phase {
+    /// Nothing follows a terminal phase.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Phase::Succeeded | Phase::Failed | Phase::Cancelled)
+    }
+
+    /// The word as it stands in YAML.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Pending => "Pending",
+            Phase::Queued => "Queued",
+            Phase::Starting => "Starting",
+            Phase::Running => "Running",
+            Phase::AwaitingApproval => "AwaitingApproval",
+            Phase::Cancelling => "Cancelling",
+            Phase::Succeeded => "Succeeded",
+            Phase::Failed => "Failed",
+            Phase::Cancelled => "Cancelled",
+        }
+    }
+}
+
+/// Frozen at acceptance: later edits of the policy or provider do not change a run that was accepted.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Resolved {
+    /// SHA-256 (hex) over the policy's spec.
+    pub policy_sha256: String,
+    pub model: ResolvedModel,
+    pub image: String,
+    pub max_steps: i64,
+    pub wall_time_seconds: i64,
+    pub startup_deadline_seconds: i64,
+    pub allowed_paths: Vec<String>,
+    /// The policy's required checks first, then the run's own.
+    pub checks: Vec<Check>,
+    pub host_users: crate::agent_policy::HostUsers,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
+    pub cpu: String,
+    pub memory: String,
+    pub workspace: String,
+}
+
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedModel {
+    /// The name the run uses.
+    pub name: String,
+    /// ModelProvider in the gateway's namespace.
+    pub provider: String,
+    /// The upstream's name.
+    pub model: String,
+    pub max_output_tokens: i64,
+    /// Millionths of the price unit per million tokens; absent = unpriced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_micros_per_million: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_micros_per_million: Option<i64>,
+}
+
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRef {
+    pub name: String,
+    pub uid: String,
+}
+
+/// Written once an attempt by compare-and-swap.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Exchange {
+    pub attempt: i64,
+    /// base64url of the runner's Ed25519 public key.
+    pub public_key: String,
+    /// base64url of the nonce that every token of this attempt carries.
+    pub nonce: String,
+    /// When; Unix seconds. Token lifetimes count from here.
+    pub at: i64,
+    /// A second holder came with a valid ticket and Pod token but another key.
+    #[serde(default)]
+    pub compromised: bool,
+    /// Walls that the runner attested, as short words such as `userNamespace`, `seccomp`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub walls: Vec<String>,
+}
+
+/// One decision asked of people.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    pub id: i64,
+    /// SHA-256 (hex) of the exact bytes shown.
+    pub digest: String,
+    /// The tool asked for.
+    pub kind: String,
+    /// Made by us from those bytes; at most 256 characters.
+    pub summary: String,
+    pub requested_at: Time,
+    pub expires_at: Time,
+    pub state: ApprovalState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<ApprovalScope>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_at: Option<Time>,
+    /// Who consumed it; repeating the consumption with the same id is harmless.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_id: Option<String>,
+}
+
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum ApprovalState {
+    Pending,
+    Allowed,
+    Denied,
+    Expired,
+    Consumed,
+}
+
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum ApprovalScope {
+    Once,
+    Session,
+}
+
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ArtifactTotals {
+    pub count: i64,
+    pub bytes: i64,
+}
+
+/// The gateway's verdict over what the sandbox sent.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    pub attempt: i64,
+    /// `Succeeded`, or the reason why not (one of `conditions::Reason`).
+    pub verdict: String,
+    /// For people; at most 1,024 characters.
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<CheckResult>,
+    /// Number of changed files.
+    pub changed_files: i64,
+    /// The first 32 changed paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed_paths: Vec<String>,
+    /// The rendered patch in the artifact store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<ArtifactRef>,
+    /// Steps that the agent took.
+    pub steps: i64,
+}
+
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckResult {
+    pub name: String,
+    pub exit_code: i64,
+    pub trust: Trust,
+}
+
+/// Where a check ran.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum Trust {
+    /// In the container that the agent lived in: the code under test could have forged it.
+    Sandbox,
+}
+
+/// A stored payload.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ArtifactRef {
+    /// `sha256:` and 64 hex digits.
+    pub digest: String,
+    pub bytes: i64,
+}

@@ -1,0 +1,24 @@
+//! The body of every refusal: `{"error": {"code": "...", "message": "...", "field": "..."}}`.
+
+use serde::{Deserialize, Serialize};
+
+/// A refusal.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct ErrorBody {
+    pub error: ErrorDetail,
+}
+
+/// What was wrong, where, and what is allowed.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct ErrorDetail {
+    /// A stable word for programs.
+    pub code: String,
+    /// A sentence for people; never a secret.
+    pub message: String,
+    /// The field at fault, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// OpenAI's name for a class of errors; on model routes only.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}

@@ -1,0 +1,18 @@
+//! Paths of the gateway's sandbox listener (TLS, bearer run tokens). The people listener's paths are the gateway's own.
+
+/// POST `exchange::ExchangeRequest` → `exchange::ExchangeResponse`. No bearer token.
+pub const EXCHANGE: &str = "/sandbox/v1/exchange";
+/// POST, empty, any live run token → `exchange::RenewResponse` for the same audience.
+pub const RENEW: &str = "/sandbox/v1/renew";
+/// GET, events token → `job::Job`.
+pub const JOB: &str = "/sandbox/v1/job";
+/// POST `event::AppendRequest`, events token → `event::AppendResponse`.
+pub const EVENTS: &str = "/sandbox/v1/events";
+/// PUT bytes to `/sandbox/v1/blobs/sha256:<hex>`, events token → 204. The digest is verified. Repeating is harmless.
+pub const BLOBS: &str = "/sandbox/v1/blobs";
+/// POST `result::ArtifactRequest`, events token → 204: names a blob as an artifact of the run.
+pub const ARTIFACTS: &str = "/sandbox/v1/artifacts";
+/// POST `result::SandboxResult`, events token → `result::ResultResponse`. Once an attempt; the same body again is harmless.
+pub const RESULT: &str = "/sandbox/v1/result";
+/// POST an OpenAI chat/completions body, model token.
+pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
