@@ -66,7 +66,8 @@ impl Wall {
     }
 
     /// Walls without which the gateway hands out nothing. `UserNamespace` too, unless the policy says `hostUsers: Shared`.
-    pub const REQUIRED: &[Wall] = &[Wall::NonRoot, Wall::NoCapabilities, Wall::NoNewPrivileges, Wall::Seccomp, Wall::ReadOnlyRoot, Wall::OwnProcessNamespace];
+    pub const REQUIRED: &[Wall] =
+        &[Wall::NonRoot, Wall::NoCapabilities, Wall::NoNewPrivileges, Wall::Seccomp, Wall::ReadOnlyRoot, Wall::OwnProcessNamespace];
 }
 
 /// Three tokens and when they end. No `Debug`.

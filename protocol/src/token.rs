@@ -112,7 +112,9 @@ impl KeyRing {
         let mut bytes = [0u8; PAYLOAD_BYTES];
         let mut received = [0u8; TAG_BYTES];
         // The buffers are exact, so a longer or shorter text is an error, and so is a non-canonical last character.
-        if URL_SAFE_NO_PAD.decode_slice(payload, &mut bytes) != Ok(PAYLOAD_BYTES) || URL_SAFE_NO_PAD.decode_slice(tag_text, &mut received) != Ok(TAG_BYTES) {
+        if URL_SAFE_NO_PAD.decode_slice(payload, &mut bytes) != Ok(PAYLOAD_BYTES)
+            || URL_SAFE_NO_PAD.decode_slice(tag_text, &mut received) != Ok(TAG_BYTES)
+        {
             return Err(TokenError::Malformed);
         }
         let (key_id, claims) = decode(&bytes).ok_or(TokenError::Malformed)?;
