@@ -6,7 +6,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/cluster.sh"
 shift
 pid=$(node_pid) || { echo "load.sh: cluster '$name' is not up" >&2; exit 1; }
-node_ctr() { nsenter --target "$pid" --mount -- "$BIN/ctr" -n k8s.io "$@"; }
+# Its warning about cgroup v1 would stand on every line.
+node_ctr() { CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=true nsenter --target "$pid" --mount -- "$BIN/ctr" -n k8s.io "$@"; }
 present=$(node_ctr images ls | awk 'NR > 1 {print $1 "=" $3}')
 for archive in "$@"; do
   read -r reference digest < <(tar -xOf "$archive" index.json | python3 -c '
