@@ -22,6 +22,9 @@ e2e/cluster/up.sh demo >/dev/null
 say "helm install"
 e2e/install.sh demo
 kubectl apply -f examples/scripted-model.yaml >/dev/null
+# The tag stays the same, so the digest is what makes a new image roll out.
+digest=$(python3 -c 'import json; print(json.load(open("target/images.json"))["scripted-model"]["digest"])')
+kubectl -n scripted-model set env deployment/scripted-model "IMAGE_DIGEST=$digest" >/dev/null
 kubectl -n scripted-model rollout status deployment/scripted-model --timeout=2m >/dev/null
 
 say "Three manifests: a policy, a provider, a run"

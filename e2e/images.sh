@@ -39,7 +39,7 @@ image() { # name, tag or - for one derived from the content, Containerfile, file
 image operator - operator/Containerfile "$programs/agentrun-operator"
 image gateway - gateway/Containerfile "$programs/agentrun-gateway" "$inputs/ca-certificates.crt"
 image runner - sandbox-image/runner.Containerfile "$programs/agentrun-runner" "$programs/agentrun-executor"
-image scripted-model - e2e/scripted-model/Containerfile "$programs/agentrun-scripted-model"
+image scripted-model demo e2e/scripted-model/Containerfile "$programs/agentrun-scripted-model"
 image toolchain demo sandbox-image/toolchain.Containerfile "$inputs/toolchain.tar"
 
 list=target/images.json
