@@ -1,0 +1,10 @@
+//! Who is calling: a run (`RunCaller<Audience>`, a run token whose run was confirmed live) or a person (`Person`,
+//! TokenReview and SubjectAccessReview).
+
+mod keys;
+mod person;
+mod run_token;
+
+pub use keys::TokenKeys;
+pub use person::Person;
+pub use run_token::{AnyAudience, Approvals, Events, Inactive, Model, RunAudience, RunCaller, bearer, check_active, run_uid_text};

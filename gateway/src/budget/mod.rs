@@ -1,0 +1,1 @@
+//! budget (in the making).

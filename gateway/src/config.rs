@@ -1,0 +1,42 @@
+//! Command line and environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use agentrun_crds::names;
+
+/// The gateway of AgentRun.
+#[derive(clap::Parser, Clone, Debug)]
+#[command(name = "gateway", version)]
+pub struct Config {
+    /// Namespace of the gateway, its Secrets and the ModelProviders.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "agentrun-system")]
+    pub namespace: String,
+    /// Persistent name of this process; a restart under the same name settles what the one before left open.
+    #[arg(long, env = "POD_NAME", default_value = "agentrun-gateway-0")]
+    pub instance: String,
+    /// Runs: exchange, model calls, events, artifacts, result. TLS.
+    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::SANDBOX_PORT)))]
+    pub sandbox_listen: SocketAddr,
+    /// People: events, artifacts, patch. TLS.
+    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::PEOPLE_PORT)))]
+    pub people_listen: SocketAddr,
+    /// Health and metrics. Plain HTTP.
+    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::OPERATIONS_PORT)))]
+    pub operations_listen: SocketAddr,
+    /// Folder of the embedded event and artifact stores.
+    #[arg(long, default_value = "/var/lib/agentrun")]
+    pub data_dir: PathBuf,
+    /// How long streams may go on after SIGTERM.
+    #[arg(long, default_value_t = 25)]
+    pub drain_seconds: u64,
+    /// Most open connections of one listener.
+    #[arg(long, default_value_t = 2048)]
+    pub max_connections: usize,
+    /// Most model calls of one run at once, on this process.
+    #[arg(long, default_value_t = 64)]
+    pub max_in_flight_per_run: usize,
+    /// Log as JSON lines rather than text.
+    #[arg(long)]
+    pub log_json: bool,
+}

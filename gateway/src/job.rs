@@ -1,0 +1,1 @@
+//! job (in the making).

@@ -1,0 +1,21 @@
+//! The gateway: holder of provider keys and token keys. It exchanges tickets for run tokens, meters every model call
+//! against the run's hard budget, and keeps events, artifacts and results. It creates no Pods and reads no Secret outside
+//! its own namespace. The operator and the gateway never import each other; they meet in `AgentRun.status`.
+
+pub mod app;
+pub mod artifacts;
+pub mod auth;
+pub mod budget;
+pub mod clock;
+pub mod config;
+pub mod error;
+pub mod events;
+pub mod exchange;
+pub mod job;
+pub mod metrics;
+pub mod model;
+pub mod result;
+pub mod runs;
+pub mod serve;
+pub mod store;
+pub mod tls;

@@ -1,0 +1,208 @@
+//! Every AgentRun by UID, from a watch, plus confirmations by consistent read that are at most two seconds old. What hands
+//! out authority asks `confirm_live`; what only needs to find a run asks `get`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agentrun_crds::AgentRun;
+use futures::TryStreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+
+use crate::error::ApiError;
+
+/// How long a consistent read counts, from the moment before it was sent.
+pub const CONFIRMATION_TTL: Duration = Duration::from_secs(2);
+/// Longest wait for one consistent read.
+const READ_TIMEOUT: Duration = Duration::from_millis(1500);
+
+type Confirmation = Arc<tokio::sync::Mutex<Option<(Instant, Arc<AgentRun>)>>>;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct RunDirectory {
+    client: Client,
+    runs: Arc<Mutex<Runs>>,
+    changes: broadcast::Sender<Arc<AgentRun>>,
+    synced: Arc<watch::Sender<bool>>,
+}
+
+#[derive(Default)]
+struct Runs {
+    by_uid: HashMap<String, Arc<AgentRun>>,
+    uid_by_name: HashMap<(String, String), String>,
+    confirmations: HashMap<String, Confirmation>,
+    /// UIDs seen since the last `Init`, while a list is in progress.
+    listing: Option<HashMap<String, Arc<AgentRun>>>,
+}
+
+impl RunDirectory {
+    /// An empty directory; `run` fills it.
+    pub fn new(client: Client) -> Self {
+        RunDirectory { client, runs: Arc::default(), changes: broadcast::channel(1024).0, synced: Arc::new(watch::channel(false).0) }
+    }
+
+    /// Follow the API server for ever. Errors are logged and retried with backoff.
+    pub async fn run(self) {
+        let api: Api<AgentRun> = Api::all(self.client.clone());
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+        loop {
+            match events.try_next().await {
+                Ok(Some(event)) => self.apply(event),
+                Ok(None) => return,
+                Err(error) => tracing::warn!(%error, "the watch of AgentRuns failed; it is resumed"),
+            }
+        }
+    }
+
+    fn apply(&self, event: watcher::Event<AgentRun>) {
+        let mut runs = self.lock();
+        match event {
+            watcher::Event::Init => runs.listing = Some(HashMap::new()),
+            watcher::Event::InitApply(run) => {
+                let run = Arc::new(slim(run));
+                if let Some(listing) = &mut runs.listing {
+                    listing.insert(super::uid(&run).to_owned(), run.clone());
+                }
+                runs.insert(run.clone());
+                let _ = self.changes.send(run);
+            }
+            watcher::Event::InitDone => {
+                let listed = runs.listing.take().unwrap_or_default();
+                let gone: Vec<String> = runs.by_uid.keys().filter(|uid| !listed.contains_key(*uid)).cloned().collect();
+                for uid in gone {
+                    runs.remove(&uid);
+                }
+                drop(runs);
+                self.synced.send_replace(true);
+            }
+            watcher::Event::Apply(run) => {
+                let run = Arc::new(slim(run));
+                runs.insert(run.clone());
+                let _ = self.changes.send(run);
+            }
+            watcher::Event::Delete(run) => runs.remove(super::uid(&run)),
+        }
+    }
+
+    /// Wait until the first list is complete.
+    pub async fn wait_synced(&self) {
+        let mut synced = self.synced.subscribe();
+        // The sender lives in self, so this cannot fail.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Whether the first list is complete.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// A run by UID, as last seen by the watch.
+    pub fn get(&self, uid: &str) -> Option<Arc<AgentRun>> {
+        self.lock().by_uid.get(uid).cloned()
+    }
+
+    /// A run by namespace and name, as last seen by the watch.
+    pub fn get_named(&self, namespace: &str, name: &str) -> Option<Arc<AgentRun>> {
+        let runs = self.lock();
+        let uid = runs.uid_by_name.get(&(namespace.to_owned(), name.to_owned()))?;
+        runs.by_uid.get(uid).cloned()
+    }
+
+    /// Every run, as last seen by the watch.
+    pub fn snapshot(&self) -> Vec<Arc<AgentRun>> {
+        self.lock().by_uid.values().cloned().collect()
+    }
+
+    /// Each run whenever the watch brings it. A receiver that lags (`RecvError::Lagged`) takes a `snapshot` again.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<AgentRun>> {
+        self.changes.subscribe()
+    }
+
+    /// The run by a consistent read that is at most `CONFIRMATION_TTL` old. Unknown UIDs and runs that were deleted or
+    /// replaced: 401 `inactive_run_token`. No answer from the API server: 503, nothing is granted.
+    pub async fn confirm_live(&self, uid: &str) -> Result<Arc<AgentRun>, ApiError> {
+        self.confirm_within(uid, CONFIRMATION_TTL).await
+    }
+
+    /// As `confirm_live`, but with a confirmation no older than `age`.
+    pub async fn confirm_within(&self, uid: &str, age: Duration) -> Result<Arc<AgentRun>, ApiError> {
+        let (known, slot) = {
+            let mut runs = self.lock();
+            let known = runs.by_uid.get(uid).cloned().ok_or_else(ApiError::inactive_run_token)?;
+            (known, runs.confirmations.entry(uid.to_owned()).or_default().clone())
+        };
+        let mut slot = slot.lock().await;
+        if let Some((since, run)) = &*slot
+            && since.elapsed() < age
+        {
+            return Ok(run.clone());
+        }
+        let since = Instant::now();
+        let api: Api<AgentRun> = Api::namespaced(self.client.clone(), super::namespace(&known));
+        let read = tokio::time::timeout(READ_TIMEOUT, api.get_opt(super::name(&known))).await;
+        match read {
+            Ok(Ok(Some(run))) if super::uid(&run) == uid => {
+                let run = Arc::new(slim(run));
+                *slot = Some((since, run.clone()));
+                Ok(run)
+            }
+            Ok(Ok(_)) => {
+                *slot = None;
+                Err(ApiError::inactive_run_token())
+            }
+            Ok(Err(error)) => Err(ApiError::api_server(error)),
+            Err(_) => Err(ApiError::api_server("a consistent read of an AgentRun took too long")),
+        }
+    }
+
+    /// Take a run that a write of ours has just returned as a confirmation; `since` is the moment before it was sent.
+    pub fn confirmed(&self, since: Instant, run: AgentRun) -> Arc<AgentRun> {
+        let run = Arc::new(slim(run));
+        let slot = self.lock().confirmations.entry(super::uid(&run).to_owned()).or_default().clone();
+        if let Ok(mut slot) = slot.try_lock()
+            && slot.as_ref().is_none_or(|(before, _)| *before <= since)
+        {
+            *slot = Some((since, run.clone()));
+        }
+        run
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Put a run in, as if the watch had brought it.
+    #[doc(hidden)]
+    pub fn insert_for_test(&self, run: AgentRun) {
+        self.lock().insert(Arc::new(run));
+        self.synced.send_replace(true);
+    }
+}
+
+impl Runs {
+    fn insert(&mut self, run: Arc<AgentRun>) {
+        let uid = super::uid(&run).to_owned();
+        self.uid_by_name.insert((super::namespace(&run).to_owned(), super::name(&run).to_owned()), uid.clone());
+        self.by_uid.insert(uid, run);
+    }
+
+    fn remove(&mut self, uid: &str) {
+        if let Some(run) = self.by_uid.remove(uid) {
+            let key = (super::namespace(&run).to_owned(), super::name(&run).to_owned());
+            if self.uid_by_name.get(&key).is_some_and(|current| current == uid) {
+                self.uid_by_name.remove(&key);
+            }
+        }
+        self.confirmations.remove(uid);
+    }
+}
+
+/// Managed fields are of no use here and can be larger than the rest.
+fn slim(mut run: AgentRun) -> AgentRun {
+    run.metadata.managed_fields = None;
+    run
+}

@@ -1,0 +1,30 @@
+//! AgentRuns as the gateway sees them: the watched directory with its consistent confirmations, and the one way to write
+//! their status.
+
+mod directory;
+mod status_writer;
+
+pub use directory::{CONFIRMATION_TTL, RunDirectory};
+pub use status_writer::StatusWriter;
+
+use agentrun_crds::AgentRun;
+
+/// UID of a run; every object from the API server has one.
+pub fn uid(run: &AgentRun) -> &str {
+    run.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// Name of a run.
+pub fn name(run: &AgentRun) -> &str {
+    run.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Namespace of a run.
+pub fn namespace(run: &AgentRun) -> &str {
+    run.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// Whether the run has ended for good.
+pub fn is_terminal(run: &AgentRun) -> bool {
+    run.status.as_ref().is_some_and(|status| status.finished_at.is_some() || status.phase.is_some_and(|phase| phase.is_terminal()))
+}

@@ -1,0 +1,4 @@
+//! The stores behind their traits (half B).
+
+/// The event store and the artifact store.
+pub struct Stores {}
