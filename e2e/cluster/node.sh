@@ -51,7 +51,7 @@ log proxy kube-proxy --kubeconfig "$STATE/etc/proxy.kubeconfig" --proxy-mode nft
 
 # NetworkPolicy: the engine judges packets from queue 100. It would set the queue up with nftables' own queue statement,
 # which small kernels lack, so the same queue is fed by iptables. Nobody listening = packets are dropped.
-k apply -f "$STATE/etc/dns.yaml"
+k apply -f "$STATE/etc/addons.yaml"
 k create serviceaccount network-policies -n kube-system
 k create clusterrole network-policies --verb=get,list,watch --resource=pods,namespaces,nodes,networkpolicies.networking.k8s.io
 k create clusterrolebinding network-policies --clusterrole=network-policies --serviceaccount=kube-system:network-policies
@@ -60,7 +60,8 @@ cp "$STATE/pki/ca.crt" $account/ca.crt; printf kube-system > $account/namespace
 until k create token network-policies -n kube-system --duration 24h > $account/token 2>/dev/null; do sleep 0.2; done
 iptables -t mangle -N NETPOL
 iptables -t mangle -A NETPOL -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN
-iptables -t mangle -A NETPOL -s "$LINK" -j RETURN                # the node itself: kubelet probes
+iptables -t mangle -A NETPOL -s "$LINK" -j RETURN                # this node and the machine
+iptables -t mangle -A NETPOL -s "${PODS%0/24}1" -j RETURN         # the node as Pods see it: kubelet's probes
 iptables -t mangle -A NETPOL -s "$PODS" -j NFQUEUE --queue-num 100
 iptables -t mangle -A NETPOL -d "$PODS" -j NFQUEUE --queue-num 100
 iptables -t mangle -A POSTROUTING -j NETPOL

@@ -100,7 +100,22 @@ cat > "$STATE/etc/cni/10-pods.conflist" <<K
   {"type": "ptp", "ipMasq": false, "mtu": 1500, "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam", "ranges": [[{"subnet": "$PODS"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 K
-sed -e "s|@DNS_SERVICE@|$DNS_SERVICE|g" "$here/dns.yaml" > "$STATE/etc/dns.yaml"
+sed "s|@DNS_SERVICE@|$DNS_SERVICE|" "$here/addons.yaml" > "$STATE/etc/addons.yaml"
+for number in $(seq 8); do
+  mkdir -p "$STATE/volumes/$number"
+  # `local`, not hostPath: a Pod's fsGroup is then given the folder, as with a real volume.
+  cat >> "$STATE/etc/addons.yaml" <<K
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: volume-$number}
+spec:
+  capacity: {storage: 20Gi}
+  accessModes: [ReadWriteOnce]
+  local: {path: $STATE/volumes/$number}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]}]}}
+K
+done
 
 # --- the node's own images: built once a machine ------------------------------------------------------------------------
 images=$("$here/images.sh")
