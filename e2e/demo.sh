@@ -34,6 +34,9 @@ for manifest in policy provider run; do
   kubectl apply -f examples/$manifest.yaml
 done
 
+kubectl create serviceaccount viewer -n team-a --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+kubectl create rolebinding viewer -n team-a --clusterrole=view --serviceaccount=team-a:viewer --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+
 say "The run, live"
 e2e/watch.py team-a fix-discount --patch target/demo/fix.patch
 

@@ -15,4 +15,4 @@ for i in operator gateway runner; do
 done
 echo "installing the chart into cluster '$name'" >&2
 "$BIN/helm" --kubeconfig "$KUBECONFIG" upgrade --install agentrun "$root/charts/agentrun" --namespace agentrun-system --create-namespace \
-  "${arguments[@]}" --wait --timeout 3m "$@" >&2
+  --values "$root/e2e/values.yaml" "${arguments[@]}" --wait --timeout 3m "$@" >&2

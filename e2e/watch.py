@@ -5,14 +5,14 @@ Usage: watch.py NAMESPACE RUN [--patch FILE]        exit status 0 if the run suc
 Follows GET /v1/namespaces/{ns}/runs/{run}/events, resumes after a cut by `?after=`, and ends at the event `end`.
 """
 import argparse
+import base64
 import http.client
 import json
 import os
-import shutil
+import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 
 SYSTEM = "agentrun-system"
@@ -33,20 +33,20 @@ def kubectl(*arguments):
 class Gateway:
     """The people listener, by its Service's address, which is reachable from the machine that the local cluster runs on."""
 
-    def __init__(self):
+    def __init__(self, namespace):
         service = json.loads(kubectl("get", "service", GATEWAY, "-n", SYSTEM, "-o", "json"))["spec"]
         self.address = service["clusterIP"]
         self.port = next(p["port"] for p in service["ports"] if p["name"] == "people")
-        ca = kubectl("get", "configmap", "agentrun-ca", "-n", SYSTEM, "-o", r"jsonpath={.data.ca\.crt}")
-        self.tls = ssl.create_default_context(cadata=ca)
-        self.token = kubectl("create", "token", "demo-viewer", "-n", self.namespace_of_viewer)
-
-    namespace_of_viewer = "team-a"
+        ca = kubectl("get", "secret", f"{GATEWAY}-tls", "-n", SYSTEM, "-o", r"jsonpath={.data.ca\.crt}")
+        self.tls = ssl.create_default_context(cadata=base64.b64decode(ca).decode())
+        # A token for this one purpose, of an account that may only read the namespace.
+        self.token = kubectl("create", "token", "viewer", "-n", namespace, "--audience", GATEWAY)
 
     def get(self, path):
-        connection = http.client.HTTPSConnection(f"{GATEWAY}.{SYSTEM}.svc", self.port, context=self.tls, timeout=60)
+        name = f"{GATEWAY}.{SYSTEM}.svc"
+        connection = http.client.HTTPSConnection(name, self.port, timeout=60)
         # The name is for the certificate; nothing on this machine resolves it.
-        connection._create_connection = lambda _, timeout, source: __import__("socket").create_connection((self.address, self.port), timeout)
+        connection.sock = self.tls.wrap_socket(socket.create_connection((self.address, self.port), 60), server_hostname=name)
         connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}", "Accept": "application/x-ndjson"})
         response = connection.getresponse()
         if response.status != 200:
@@ -166,7 +166,7 @@ def main():
     parser.add_argument("run")
     parser.add_argument("--patch")
     arguments = parser.parse_args()
-    view, gateway = View(), Gateway()
+    view, gateway = View(), Gateway(arguments.namespace)
     end = follow(gateway, arguments.namespace, arguments.run, view, time.monotonic() + 300)
     print(kubectl("get", "agentrun", arguments.run, "-n", arguments.namespace, "-o", "wide"))
     if end.get("phase") != "Succeeded":
