@@ -1,0 +1,122 @@
+"""Roles are exactly what they should be, and NetworkPolicies open exactly what they should."""
+import unittest
+
+from chart import NAMESPACE, find, render
+
+SELECTOR = {c: {"app.kubernetes.io/name": "agentrun", "app.kubernetes.io/component": c} for c in ("operator", "gateway")}
+
+
+def grants(objects, kind, name):
+    """{(group, resource, object name or ""): verbs}."""
+    found = {}
+    for rule in find(objects, kind, name)["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for only in rule.get("resourceNames", [""]):
+                    found.setdefault((group, resource, only), set()).update(rule["verbs"])
+    return found
+
+
+class Roles(unittest.TestCase):
+    def test_the_gateway_in_the_cluster(self):
+        """No Secrets, no Pods but to look at one, no write but status and reviews."""
+        self.assertEqual(grants(render(), "ClusterRole", "agentrun-gateway"), {
+            ("agentrun.dev", "agentruns", ""): {"get", "list", "watch"},
+            ("agentrun.dev", "agentruns/status", ""): {"patch"},
+            ("", "pods", ""): {"get"},
+            ("authentication.k8s.io", "tokenreviews", ""): {"create"},
+            ("authorization.k8s.io", "subjectaccessreviews", ""): {"create"},
+        })
+
+    def test_the_gateway_at_home_only_reads(self):
+        for (group, resource, _), verbs in grants(render(), "Role", "agentrun-gateway").items():
+            with self.subTest(resource):
+                self.assertIn((group, resource), {("agentrun.dev", "modelproviders"), ("", "secrets")})
+                self.assertLessEqual(verbs, {"get", "list", "watch"})
+
+    def test_the_operator(self):
+        found = grants(render(), "ClusterRole", "agentrun-operator")
+        self.assertFalse(found[("", "secrets", "")] & {"list", "watch", "update", "patch", "deletecollection"})
+        self.assertFalse(found[("", "pods", "")] & {"update", "patch", "deletecollection"})
+        for resource in ("agentpolicies", "modelproviders"):
+            self.assertEqual(found[("agentrun.dev", resource, "")], {"get", "list", "watch"})
+        for (_, resource, _) in found:
+            for power in ("pods/exec", "pods/attach", "pods/portforward", "pods/log", "nodes", "roles", "rolebindings", "clusterroles", "tokenreviews", "serviceaccounts/token"):
+                self.assertNotEqual(resource, power)
+
+    def test_no_wildcards_and_no_escalation(self):
+        for o in render():
+            for rule in o.get("rules", []) if o["kind"] in ("Role", "ClusterRole") else []:
+                with self.subTest(o["metadata"]["name"]):
+                    for key in ("apiGroups", "resources", "verbs"):
+                        self.assertNotIn("*", rule[key])
+                    self.assertFalse({"escalate", "bind", "impersonate"} & set(rule["verbs"]))
+
+    def test_each_binding_is_of_one_account(self):
+        bindings = [o for o in render() if o["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+        self.assertEqual(len(bindings), 4)
+        for o in bindings:
+            name = o["metadata"]["name"]
+            self.assertEqual(o["subjects"], [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}])
+            self.assertEqual(o["roleRef"]["name"], name)
+            self.assertEqual(o["roleRef"]["kind"], o["kind"].removesuffix("Binding"))
+
+    def test_people(self):
+        """View reads, edit writes runs; nobody writes policies, providers or status through an aggregated role."""
+        self.assertEqual(grants(render(), "ClusterRole", "agentrun-edit"),
+                         {("agentrun.dev", "agentruns", ""): {"create", "update", "patch", "delete", "deletecollection"}})
+        for resource in ("agentruns", "agentpolicies"):
+            self.assertEqual(grants(render(), "ClusterRole", "agentrun-view")[("agentrun.dev", resource, "")], {"get", "list", "watch"})
+        for values, expected in (("", {"agentrun-view", "agentrun-edit"}), ("by-hand.yaml", set())):
+            found = {o["metadata"]["name"] for o in render(values) if any("aggregate-to" in k for k in o["metadata"].get("labels", {}))}
+            self.assertEqual(found, expected)
+
+
+class NetworkPolicies(unittest.TestCase):
+    def rules(self, values, name, direction):
+        """{port: peers}; None = anybody."""
+        found = {}
+        for rule in find(render(values), "NetworkPolicy", name)["spec"][direction]:
+            for port in rule["ports"]:
+                found[port["port"]] = rule.get("from" if direction == "ingress" else "to")
+        return found
+
+    def test_selectors_fit_the_pods(self):
+        for component, kind in (("operator", "Deployment"), ("gateway", "StatefulSet")):
+            name = f"agentrun-{component}"
+            policy = find(render(), "NetworkPolicy", name)["spec"]
+            self.assertEqual(policy["podSelector"]["matchLabels"], SELECTOR[component])
+            self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
+            workload = find(render(), kind, name)["spec"]
+            self.assertEqual(workload["selector"]["matchLabels"], SELECTOR[component])
+            self.assertLessEqual(SELECTOR[component].items(), workload["template"]["metadata"]["labels"].items())
+            self.assertEqual(find(render(), "Service", name)["spec"]["selector"], SELECTOR[component])
+
+    def test_who_reaches_the_gateway(self):
+        sandbox = [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"agentrun.dev/component": "sandbox"}}}]
+        monitoring = [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+        ingress = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
+        self.assertEqual(self.rules("", "agentrun-gateway", "ingress"),
+                         {"sandbox": sandbox, "people": [{"namespaceSelector": {}}], "operations": [{"podSelector": {}}]})
+        self.assertEqual(self.rules("production.yaml", "agentrun-gateway", "ingress"),
+                         {"sandbox": sandbox, "people": ingress, "operations": monitoring})
+        closed = find(render("", "--set-json", "networkPolicy.peopleFrom=[]"), "NetworkPolicy", "agentrun-gateway")
+        self.assertNotIn("people", [port["port"] for rule in closed["spec"]["ingress"] for port in rule["ports"]])
+
+    def test_where_they_get_to(self):
+        self.assertEqual(set(self.rules("", "agentrun-operator", "egress")), {443, 6443})
+        self.assertEqual(set(self.rules("", "agentrun-gateway", "egress")), {53, 443, 6443})
+        model = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "scripted-model"}}}]
+        self.assertEqual(self.rules("local.yaml", "agentrun-gateway", "egress")[8080], model)
+
+    def test_policy_ports_are_ports_of_the_container(self):
+        for component, kind in (("operator", "Deployment"), ("gateway", "StatefulSet")):
+            [c] = find(render(), kind, f"agentrun-{component}")["spec"]["template"]["spec"]["containers"]
+            ports = {p["name"]: p["containerPort"] for p in c["ports"]}
+            service = {p["name"]: p["port"] for p in find(render(), "Service", f"agentrun-{component}")["spec"]["ports"]}
+            self.assertEqual(ports, service)
+            self.assertLessEqual(set(self.rules("", f"agentrun-{component}", "ingress")), set(ports))
+        self.assertEqual(ports, {"sandbox": 8443, "people": 9443, "operations": 8081})
+
+    def test_off(self):
+        self.assertEqual([o for o in render("by-hand.yaml") if o["kind"] == "NetworkPolicy"], [])

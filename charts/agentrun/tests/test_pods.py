@@ -1,0 +1,116 @@
+"""Every Pod of the chart keeps to the restricted Pod security standard and runs the image, arguments and volume it should."""
+import unittest
+
+from chart import VALUES, default_values, find, pod_specs, render
+
+
+def container(values, kind, name):
+    [only] = find(render(values), kind, name)["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+class Pods(unittest.TestCase):
+    def test_restricted(self):
+        for values in VALUES:
+            for name, spec in pod_specs(render(values)):
+                with self.subTest(f"{values or 'defaults'} {name}"):
+                    walls = spec["securityContext"]
+                    self.assertIs(walls["runAsNonRoot"], True)
+                    self.assertEqual((walls["runAsUser"], walls["runAsGroup"]), (65532, 65532))
+                    self.assertEqual(walls["seccompProfile"], {"type": "RuntimeDefault"})
+                    for key in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
+                        self.assertNotIn(key, spec)
+                    self.assertIs(spec["enableServiceLinks"], False)
+                    for volume in spec.get("volumes", []):
+                        self.assertNotIn("hostPath", volume)
+                    for c in spec["containers"] + spec.get("initContainers", []):
+                        self.assertIs(c["securityContext"]["allowPrivilegeEscalation"], False)
+                        self.assertIs(c["securityContext"]["readOnlyRootFilesystem"], True)
+                        self.assertEqual(c["securityContext"]["capabilities"], {"drop": ["ALL"]})
+                        self.assertNotIn("privileged", c["securityContext"])
+                        self.assertIn("memory", c["resources"]["limits"])
+                        self.assertIn("cpu", c["resources"]["requests"])
+                        for port in c.get("ports", []):
+                            self.assertNotIn("hostPort", port)
+
+    def test_only_operator_and_gateway_get_a_kubernetes_token(self):
+        objects = render()
+        for o in objects:
+            if o["kind"] == "ServiceAccount":
+                self.assertIs(o["automountServiceAccountToken"], False)
+        for name, spec in pod_specs(objects):
+            expected = {"Deployment/agentrun-operator": "agentrun-operator", "StatefulSet/agentrun-gateway": "agentrun-gateway"}.get(name)
+            with self.subTest(name):
+                self.assertEqual((spec["automountServiceAccountToken"], spec.get("serviceAccountName")), (expected is not None, expected))
+
+    def test_images(self):
+        version = "0.1.0"
+        digest = {"operator": "1", "gateway": "2", "runner": "3"}
+        rows = [("", lambda c: f"agentrun.test/{c}:{version}"), ("production.yaml", lambda c: f"registry.example.com/agentrun/{c}@sha256:{digest[c] * 64}")]
+        for values, image in rows:
+            with self.subTest(values or "defaults"):
+                operator = container(values, "Deployment", "agentrun-operator")
+                self.assertEqual(operator["image"], image("operator"))
+                self.assertIn(f"--runner-image={image('runner')}", operator["args"])
+                self.assertEqual(container(values, "StatefulSet", "agentrun-gateway")["image"], image("gateway"))
+        named = render("", "--set", "images.gateway.repository=other.example.com:5000/gw,images.gateway.tag=v7")
+        [gateway] = find(named, "StatefulSet", "agentrun-gateway")["spec"]["template"]["spec"]["containers"]
+        self.assertEqual(gateway["image"], "other.example.com:5000/gw:v7")
+        for name, spec in pod_specs(render("production.yaml")):
+            self.assertEqual(spec["imagePullSecrets"], [{"name": "registry"}], name)
+
+    def test_one_gateway_with_one_store(self):
+        rows = {
+            "": ("claim", "10Gi"),
+            "production.yaml": ("claim", "50Gi"),
+            "trial.yaml": ("emptyDir", "1Gi"),
+            "local.yaml": ("claim", "1Gi"),
+            "existing-claim.yaml": ("agentrun-data", None),
+        }
+        for values, (kind, size) in rows.items():
+            with self.subTest(values or "defaults"):
+                spec = find(render(values), "StatefulSet", "agentrun-gateway")["spec"]
+                self.assertEqual(spec["replicas"], 1)
+                [mount] = [m for m in spec["template"]["spec"]["containers"][0]["volumeMounts"] if m["name"] == "data"]
+                self.assertIn(f"--data-dir={mount['mountPath']}", spec["template"]["spec"]["containers"][0]["args"])
+                claims = spec.get("volumeClaimTemplates", [])
+                volumes = [v for v in spec["template"]["spec"].get("volumes", []) if v["name"] == "data"]
+                if kind == "claim":
+                    self.assertEqual((len(claims), len(volumes)), (1, 0))
+                    self.assertEqual(claims[0]["spec"]["resources"]["requests"]["storage"], size)
+                    self.assertEqual(claims[0]["spec"].get("storageClassName"), "fast" if values == "production.yaml" else None)
+                elif kind == "emptyDir":
+                    self.assertEqual((claims, volumes), ([], [{"name": "data", "emptyDir": {"sizeLimit": size}}]))
+                else:
+                    self.assertEqual((claims, volumes), ([], [{"name": "data", "persistentVolumeClaim": {"claimName": kind}}]))
+
+    def test_the_gateway_may_drain_before_it_is_killed(self):
+        for values, drain in (("", default_values()["gateway"]["drainSeconds"]), ("production.yaml", 120)):
+            spec = find(render(values), "StatefulSet", "agentrun-gateway")["spec"]["template"]["spec"]
+            self.assertIn(f"--drain-seconds={drain}", spec["containers"][0]["args"])
+            self.assertGreater(spec["terminationGracePeriodSeconds"], drain)
+
+    def test_who_makes_certificates(self):
+        for values, operator_does in (("", True), ("cert-manager.yaml", False), ("cert-manager-issuer.yaml", False)):
+            with self.subTest(values or "defaults"):
+                self.assertIn(f"--manage-certificates={str(operator_does).lower()}", container(values, "Deployment", "agentrun-operator")["args"])
+                names = {(o["kind"], o["metadata"]["name"]) for o in render(values) if o["apiVersion"].startswith("cert-manager.io/")}
+                own = {("Issuer", "agentrun-self-signed"), ("Issuer", "agentrun-ca"), ("Certificate", "agentrun-ca")}
+                serving = {("Certificate", "agentrun-gateway")}
+                self.assertEqual(names, set() if operator_does else serving | (own if values == "cert-manager.yaml" else set()))
+        certificate = find(render("cert-manager-issuer.yaml"), "Certificate", "agentrun-gateway")["spec"]
+        self.assertEqual(certificate["issuerRef"], {"name": "company-ca", "kind": "ClusterIssuer", "group": "cert-manager.io"})
+        self.assertEqual(certificate["secretName"], "agentrun-gateway-tls")
+        self.assertIn("agentrun-gateway.agentrun-system.svc", certificate["dnsNames"])
+
+    def test_a_disruption_budget_only_where_there_is_something_to_keep(self):
+        for values, expected in (("", []), ("production.yaml", ["agentrun-operator"])):
+            found = [o["metadata"]["name"] for o in render(values) if o["kind"] == "PodDisruptionBudget"]
+            self.assertEqual(found, expected)
+
+    def test_arguments_of_ones_own_come_last(self):
+        self.assertEqual(container("by-hand.yaml", "StatefulSet", "agentrun-gateway")["args"][-1], "--max-in-flight-per-run=8")
+
+    def test_no_secret_is_rendered(self):
+        for values in VALUES:
+            self.assertEqual([o["metadata"]["name"] for o in render(values) if o["kind"] == "Secret"], [], values)
