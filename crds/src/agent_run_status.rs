@@ -8,7 +8,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_run::Check;
-use crate::budget::Budget;
+use crate::budget::{Budget, Limit};
 
 /// What is known of a run.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -117,6 +117,8 @@ pub struct Resolved {
     pub max_steps: i64,
     pub wall_time_seconds: i64,
     pub startup_deadline_seconds: i64,
+    /// The ceilings that `budget.limit` gets when the run leaves the queue.
+    pub budget: Limit,
     pub allowed_paths: Vec<String>,
     /// The policy's required checks first, then the run's own.
     pub checks: Vec<Check>,

@@ -188,6 +188,16 @@ impl Budget {
         }
     }
 
+    /// For the REQUESTS column: `2/10`. Whoever writes the budget writes this beside it.
+    pub fn requests_text(&self) -> String {
+        format!("{}/{}", self.spent.requests, self.limit.requests)
+    }
+
+    /// For the COST column: `0.0123`.
+    pub fn cost_text(&self) -> String {
+        crate::quantity::micros_text(self.spent.cost_micros)
+    }
+
     /// The sum of the open reservations.
     pub fn reserved(&self) -> Amount {
         self.reservations.iter().fold(Amount::default(), |sum, r| sum.saturating_add(r.amount))

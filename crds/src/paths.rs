@@ -60,6 +60,13 @@ impl RelativePath {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Two paths with the same key are one file on some file system (letter case, Unicode composition), so a tree holds
+    /// at most one of them.
+    pub fn collision_key(&self) -> String {
+        use unicode_normalization::UnicodeNormalization;
+        self.0.nfc().collect::<String>().to_lowercase().nfc().collect()
+    }
 }
 
 impl std::fmt::Display for RelativePath {

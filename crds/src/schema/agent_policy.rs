@@ -1,0 +1,38 @@
+//! Rules of `AgentPolicy`: its one name, the bounds of what a namespace may offer, and the defaults of its ceilings.
+
+use super::grammar;
+use super::node::Node;
+use crate::names;
+
+pub fn shape(policy: &mut Node<'_>) {
+    policy.rule_on(
+        "metadata.name",
+        format!("self.metadata.name == '{}'", names::POLICY),
+        format!("must be '{}': a namespace has one policy, and only that name counts", names::POLICY),
+    );
+    let spec = &mut policy.at("spec");
+    spec.at("models").list_by("name", 1, 64);
+    grammar::word(&mut spec.at("models[].name"), 128);
+    grammar::object_name(&mut spec.at("models[].provider"));
+    grammar::text(&mut spec.at("models[].model"), 1, 256);
+    spec.at("images").list_set(0, 64);
+    grammar::image(&mut spec.at("images[]"), true);
+    grammar::image(&mut spec.at("defaultImage"), false);
+    spec.at("checks").list(0, 64);
+    grammar::argv(&mut spec.at("checks[]"));
+    grammar::checks(&mut spec.at("requiredChecks"));
+
+    let limits = &mut spec.at("limits");
+    limits.at("maxSteps").range(1, 2_000).default(100);
+    limits.at("concurrentRuns").range(1, 1_000).default(4);
+    limits.at("queued").range(0, 10_000).default(200);
+    grammar::duration(limits.at("wallTime").default("2h"), 24);
+    grammar::duration(limits.at("startupDeadline").default("5m"), 1);
+    grammar::budget_spec(&mut limits.at("budget"));
+
+    let sandbox = &mut spec.at("sandbox");
+    grammar::object_name(&mut sandbox.at("runtimeClassName"));
+    grammar::quantity(sandbox.at("cpu").default("1"), "256");
+    grammar::quantity(sandbox.at("memory").default("1Gi"), "4Ti");
+    grammar::quantity(sandbox.at("workspace").default("1Gi"), "4Ti");
+}

@@ -1,0 +1,65 @@
+//! Rules of `AgentRun`: the bounds of a spec, and that it never changes but for `cancel` and the time to live.
+
+use super::node::Node;
+use super::{agent_run_status, grammar};
+
+/// May change after creation: `cancel` one way, the time to live freely.
+const MUTABLE: [&str; 2] = ["cancel", "ttlSecondsAfterFinished"];
+
+pub fn shape(run: &mut Node<'_>) {
+    run.rule_on("status", "!has(oldSelf.status) || has(self.status)", "a run's status is never removed");
+    spec(&mut run.at("spec"));
+    agent_run_status::shape(&mut run.at("status"));
+}
+
+fn spec(spec: &mut Node<'_>) {
+    grammar::text(&mut spec.at("instruction"), 1, 32_000);
+    source(&mut spec.at("source"));
+    let mut allowed = spec.at("allowedPaths");
+    allowed.list_set(1, 64);
+    grammar::allowed_path(&mut allowed.each());
+    grammar::checks(&mut spec.at("checks"));
+    grammar::image(&mut spec.at("agent.image"), false);
+    grammar::word(&mut spec.at("model"), 128);
+    spec.at("limits.maxSteps").range(1, 2_000);
+    grammar::duration(&mut spec.at("limits.wallTime"), 24);
+    grammar::budget_spec(&mut spec.at("limits.budget"));
+    spec.at("priority").range(-1_000, 1_000);
+    spec.at("ttlSecondsAfterFinished").range(0, 315_360_000);
+
+    spec.rule_on("cancel", "!oldSelf.cancel || self.cancel", "cannot be taken back once true");
+    for field in spec.fields() {
+        if !MUTABLE.contains(&field.as_str()) {
+            spec.rule_on(
+                &field,
+                format!(
+                    "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+                ),
+                "is immutable: of a run's spec only cancel (to true) and ttlSecondsAfterFinished may change; submit another run",
+            );
+        }
+    }
+}
+
+fn source(source: &mut Node<'_>) {
+    let members: Vec<String> = source.fields().iter().map(|field| format!("has(self.{field})")).collect();
+    source.rule(
+        format!("[{}].filter(given, given).size() == 1", members.join(", ")),
+        format!("must have exactly one of: {}", source.fields().join(", ")),
+    );
+    let mut files = source.at("inline.files");
+    files
+        .list_by("path", 1, 32)
+        .rule("self.map(f, size(bytes(f.content))).sum() <= 128000", "may have at most 128,000 bytes of content in all")
+        .rule(
+            "!self.exists(f, self.exists(g, g.path.startsWith(f.path + '/')))",
+            "may not use one path both as a file and as a directory",
+        );
+    grammar::path(&mut files.each().at("path"));
+    files
+        .each()
+        .at("content")
+        .chars(0, 64_000)
+        .rule("size(bytes(self)) <= 64000", "may have at most 64,000 bytes (UTF-8)")
+        .rule(r"!self.contains('\u0000')", "must be text: it may contain no NUL");
+}

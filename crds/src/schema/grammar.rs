@@ -1,0 +1,139 @@
+//! Texts that several kinds share: what a path, a name, a command, a duration or an amount may look like, as rules with
+//! the sentence that people read when they break one. The regular expressions mean the same in RE2 and in Rust.
+
+use super::node::Node;
+
+/// Most bytes of one path, as in `paths::MAX_PATH_BYTES`.
+pub const PATH_BYTES: usize = crate::paths::MAX_PATH_BYTES;
+
+/// Control characters other than tab and newline, and characters that reorder or hide text.
+const NOT_TEXT: &str = r"[\x00-\x08\x0B-\x1F\x7F-\x9F\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}\x{E0000}-\x{E007F}]";
+/// Any control character and any character that is not seen, as in `paths::is_invisible`; backslash for paths.
+const NOT_PATH: &str = r"[\\\x00-\x1F\x7F-\x9F\x{AD}\x{61C}\x{180E}\x{200B}-\x{200F}\x{2028}-\x{202E}\x{2060}-\x{206F}\x{FEFF}\x{FFF9}-\x{FFFB}\x{E0000}-\x{E007F}]";
+
+/// Text for people and models, several lines.
+pub fn text(node: &mut Node<'_>, least: usize, most: usize) {
+    node.chars(least, most).rule(
+        format!("!self.matches(r'{NOT_TEXT}')"),
+        "may contain no control character but tab and newline, and no character that hides or reorders text (NUL, bidi marks)",
+    );
+}
+
+/// A name of something outside Kubernetes: a model, a key.
+pub fn word(node: &mut Node<'_>, most: usize) {
+    node.chars(1, most).rule(
+        format!(r"self.matches(r'^[A-Za-z0-9]([-A-Za-z0-9._:/]{{0,{}}})$')", most - 1),
+        format!("must be 1 to {most} letters, digits, '-', '.', '_', ':' or '/', and start with a letter or digit"),
+    );
+}
+
+/// A DNS label.
+pub fn label(node: &mut Node<'_>) {
+    node.chars(1, 63).rule(
+        "self.matches(r'^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",
+        "must be a DNS label: 1 to 63 lower-case letters, digits or '-', and start and end with a letter or digit",
+    );
+}
+
+/// The name of a Kubernetes object.
+pub fn object_name(node: &mut Node<'_>) {
+    node.chars(1, 253).rule(
+        "self.matches(r'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
+        "must be the name of an object: 1 to 253 lower-case letters, digits, '-' or '.', and start and end with a letter or digit",
+    );
+}
+
+/// A file of the workspace; the same grammar as `paths::RelativePath`.
+pub fn path(node: &mut Node<'_>) {
+    node.chars(1, PATH_BYTES).rule(format!("size(bytes(self)) <= {PATH_BYTES}"), format!("may have at most {PATH_BYTES} bytes"));
+    components(node);
+}
+
+/// A file, `dir/**` or `**`; the same grammar as `paths::AllowedPath`.
+pub fn allowed_path(node: &mut Node<'_>) {
+    let with_stars = PATH_BYTES + 3;
+    node.chars(1, with_stars)
+        .rule(
+            format!("size(bytes(self)) <= (self.endsWith('/**') ? {with_stars} : {PATH_BYTES})"),
+            format!("may have at most {PATH_BYTES} bytes before '/**'"),
+        )
+        .rule(
+            r"self.matches(r'^([*][*]|[^*]+(/[*][*])?)$')",
+            "must name a file (a/b.py), a subtree (a/**) or everything (**); no other use of '*' is a pattern here",
+        );
+    components(node);
+}
+
+fn components(node: &mut Node<'_>) {
+    node.rule(
+        format!("!self.matches(r'{NOT_PATH}')"),
+        "may contain no backslash, no control character and no invisible character (NUL, bidi marks, zero width)",
+    )
+    .rule(
+        r"!self.matches(r'(^|/)[.]{0,2}(/|$)')",
+        "must be a path relative to the workspace: no leading or trailing '/', no empty, '.' or '..' component",
+    )
+    .rule(r"!self.matches(r'(?i)(^|/)([.]git|git~1)[. ]*(:[^/]*)?(/|$)')", "may have no component that a file system takes for '.git'");
+}
+
+/// A command: program and arguments, run without a shell.
+pub fn argv(node: &mut Node<'_>) {
+    node.list(1, 32)
+        .rule("self[0] != ''", "must begin with a program, then its arguments; no shell is involved")
+        .rule("self.map(a, size(bytes(a))).sum() <= 8192", "may have at most 8,192 bytes in all");
+    text(&mut node.each(), 0, 4096);
+}
+
+/// Checks by name, each an argv.
+pub fn checks(node: &mut Node<'_>) {
+    node.list_by("name", 0, 8);
+    let mut each = node.each();
+    label(&mut each.at("name"));
+    argv(&mut each.at("argv"));
+}
+
+/// A duration from one second to `hours`.
+pub fn duration(node: &mut Node<'_>, hours: u32) {
+    node.chars(1, 24).rule(
+        format!(
+            "self.matches(r'^([0-9]{{1,5}}h)?([0-9]{{1,7}}m)?([0-9]{{1,7}}s)?$') && self != '' && duration(self) >= duration('1s') && duration(self) <= duration('{hours}h')"
+        ),
+        format!("must be a duration such as 180s, 30m or 1h30m, from 1s to {hours}h"),
+    );
+}
+
+/// An amount of money; `quantity::micros` reads it.
+pub fn decimal(node: &mut Node<'_>) {
+    node.chars(1, 16).rule(
+        "self.matches(r'^[0-9]{1,9}([.][0-9]{1,6})?$')",
+        "must be a decimal string such as \"0.50\", with at most 9 digits before and 6 after the point",
+    );
+}
+
+/// A Kubernetes quantity above zero.
+pub fn quantity(node: &mut Node<'_>, most: &str) {
+    node.chars(1, 32).rule(
+        format!(
+            "isQuantity(self) && quantity(self).isGreaterThan(quantity('0')) && !quantity(self).isGreaterThan(quantity('{most}'))"
+        ),
+        format!("must be a quantity such as 1, 500m or 1Gi, above 0 and at most {most}"),
+    );
+}
+
+/// What models may cost.
+pub fn budget_spec(node: &mut Node<'_>) {
+    node.at("requests").range(1, 1_000_000);
+    node.at("inputTokens").range(1, 1_000_000_000_000);
+    node.at("outputTokens").range(1, 1_000_000_000_000);
+    decimal(&mut node.at("cost"));
+}
+
+/// An image reference; `pattern` also admits one `*` at the end.
+pub fn image(node: &mut Node<'_>, pattern: bool) {
+    let (star, also) = if pattern { ("[*]?", ", or the beginning of one and '*'") } else { ("", "") };
+    let body = if pattern { "([A-Za-z0-9][A-Za-z0-9._:/@-]*)?" } else { "[A-Za-z0-9][A-Za-z0-9._:/@-]*" };
+    node.chars(1, 512).rule(
+        format!("self.matches(r'^{body}{star}$')"),
+        format!("must be an image reference such as registry.example/team/tools:1.2 or tools@sha256:…{also}"),
+    );
+}
