@@ -15,7 +15,8 @@ e2e/cluster/packages.sh
 say "Kubernetes, from its Go modules (about 15 minutes, once a machine)"
 e2e/cluster/build.sh >/dev/null
 say "AgentRun's programs and images"
-progress "compiling" cargo build --profile release --quiet -p agentrun-operator -p agentrun-gateway -p agentrun-runner -p agentrun-executor -p agentrun-scripted-model
+if [ -t 2 ]; then make --no-print-directory programs   # cargo shows how far it is
+else progress "compiling" make --no-print-directory programs CARGO_TERM_QUIET=true; fi
 e2e/images.sh >/dev/null
 say "A one-node cluster in namespaces of its own"
 e2e/cluster/up.sh demo >/dev/null

@@ -34,7 +34,7 @@ build_cni() {
   local plugin
   mkdir -p "$1/cni"
   for plugin in main/ptp main/loopback ipam/host-local meta/portmap; do
-    go_build cni "$1/cni/" "github.com/containernetworking/plugins/plugins/$plugin"
+    go_build cni "$1/cni/" "github.com/containernetworking/plugins/plugins/$plugin" || return
   done
 }
 build_helm() { go_build helm "$1/helm" helm.sh/helm/v4/cmd/helm; }
