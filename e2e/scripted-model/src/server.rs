@@ -1,0 +1,280 @@
+//! The HTTP side: choose the script and turn, apply its faults, count.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::ledger::{Ledger, Line, Seen};
+use crate::request::ChatRequest;
+use crate::script::{FaultKind, Script, Turn};
+use crate::wire::{self, Answer, Part};
+
+/// Largest request body.
+const MAX_BODY: usize = 16 * 1024 * 1024;
+/// Most scripts.
+const MAX_SCRIPTS: usize = 4096;
+/// Bytes in one piece of a JSON body that is sent slowly or cut.
+const JSON_PIECE: usize = 256;
+
+/// The server's state: scripts by name, the key wanted, what was served.
+#[derive(Clone)]
+pub struct ScriptedModel {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    scripts: RwLock<BTreeMap<String, Script>>,
+    key: Option<String>,
+    ledger: Ledger,
+}
+
+impl ScriptedModel {
+    /// With these scripts. Without a key any bearer key will do, but there must be one.
+    pub fn new(scripts: impl IntoIterator<Item = Script>, key: Option<String>) -> ScriptedModel {
+        let scripts = scripts.into_iter().map(|script| (script.name.clone(), script)).collect();
+        ScriptedModel { inner: Arc::new(Inner { scripts: RwLock::new(scripts), key, ledger: Ledger::default() }) }
+    }
+
+    /// Add or replace a script.
+    pub fn register(&self, script: Script) -> Result<(), String> {
+        script.check()?;
+        let mut scripts = self.inner.scripts.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if scripts.len() >= MAX_SCRIPTS && !scripts.contains_key(&script.name) {
+            return Err(format!("there are {MAX_SCRIPTS} scripts already"));
+        }
+        scripts.insert(script.name.clone(), script);
+        Ok(())
+    }
+
+    /// What was served, by the model asked for.
+    pub fn bill(&self) -> BTreeMap<String, Line> {
+        self.inner.ledger.bill()
+    }
+
+    /// The last requests.
+    pub fn seen(&self, model: Option<&str>) -> Vec<Seen> {
+        self.inner.ledger.seen(model)
+    }
+
+    /// Every route.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/v1/chat/completions", post(chat))
+            .route("/__bill", get(|State(model): State<ScriptedModel>| async move { Json(model.bill()) }))
+            .route("/__seen", get(seen))
+            .route("/__script", post(register))
+            .route("/healthz", get(|| async { "ok" }))
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .with_state(self.clone())
+    }
+
+    fn choose(&self, request: &ChatRequest) -> Option<Script> {
+        let scripts = self.inner.scripts.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let by_model = || {
+            let name = request.model.strip_prefix("scripted/").unwrap_or(&request.model);
+            scripts.get(name).or_else(|| scripts.values().find(|script| script.models.contains(&request.model)))
+        };
+        request.marker.as_ref().and_then(|name| scripts.get(name)).or_else(by_model).cloned()
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct SeenQuery {
+    model: Option<String>,
+}
+
+async fn seen(State(model): State<ScriptedModel>, Query(query): Query<SeenQuery>) -> Json<Vec<Seen>> {
+    Json(model.seen(query.model.as_deref()))
+}
+
+async fn register(State(model): State<ScriptedModel>, body: String) -> Response {
+    match Script::parse(&body).and_then(|script| model.register(script)) {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(message) => answer_error(wire::error(400, &message, None)),
+    }
+}
+
+fn answer_error((status, body): (u16, Value)) -> Response {
+    (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(body)).into_response()
+}
+
+async fn chat(State(model): State<ScriptedModel>, headers: HeaderMap, body: Bytes) -> Response {
+    let ledger = &model.inner.ledger;
+    let request = ChatRequest::parse(&body);
+    let name = request.as_ref().map_or("invalid", |request| &request.model).to_owned();
+    ledger.keep(&name, &headers, &body);
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
+    let script = request.as_ref().ok().and_then(|request| model.choose(request));
+    let wanted = script.as_ref().and_then(|script| script.key.as_ref()).or(model.inner.key.as_ref());
+    let Some(bearer) = bearer.filter(|key| !key.is_empty() && wanted.is_none_or(|wanted| wanted == key)) else {
+        ledger.count(&name, |line| line.unauthorized += 1);
+        return answer_error(wire::error(401, &format!("Incorrect API key provided: {}.", bearer.unwrap_or_default()), None));
+    };
+    ledger.count(&name, |line| line.requests += 1);
+    let request = match request {
+        Ok(request) => request,
+        Err(bad) => return answer_error(bad.into()),
+    };
+    let Some(script) = script else {
+        return answer_error(wire::error(404, &format!("The model `{name}` does not exist or you do not have access to it."), None));
+    };
+    let tries = ledger.try_number(&script.name, request.conversation);
+    let turn = &script.turns[request.turn.min(script.turns.len() - 1)];
+    let faults: Vec<&FaultKind> =
+        turn.faults.iter().filter(|fault| fault.times.is_none_or(|times| tries < times)).map(|fault| &fault.kind).collect();
+    respond(&model, turn, &request, &faults, bearer).await
+}
+
+async fn respond(model: &ScriptedModel, turn: &Turn, request: &ChatRequest, faults: &[&FaultKind], bearer: &str) -> Response {
+    let mut pace = Duration::ZERO;
+    let mut cut = None;
+    let mut padding = None;
+    let (mut done, mut endless, mut malformed) = (true, false, false);
+    for fault in faults {
+        match fault {
+            FaultKind::DelayHeader { ms } => tokio::time::sleep(Duration::from_millis(*ms)).await,
+            FaultKind::Slow { ms_per_chunk } => pace = Duration::from_millis(*ms_per_chunk),
+            FaultKind::Cut { after_chunks } => cut = Some(*after_chunks),
+            FaultKind::NoDone => done = false,
+            FaultKind::HugeBody { bytes } => padding = Some(*bytes),
+            FaultKind::Malformed => malformed = true,
+            FaultKind::Endless { ms_per_chunk } => {
+                endless = true;
+                pace = Duration::from_millis(*ms_per_chunk);
+            }
+            FaultKind::Redirect { location } => {
+                model.inner.ledger.count(&request.model, |line| line.failed += 1);
+                return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location.clone())]).into_response();
+            }
+            FaultKind::Status { code, retry_after, echo_key } => {
+                model.inner.ledger.count(&request.model, |line| line.failed += 1);
+                let message = if *echo_key {
+                    format!("The scripted model failed for key {bearer}.")
+                } else {
+                    "The scripted model failed as told.".into()
+                };
+                let mut response = answer_error(wire::error(*code, &message, None));
+                if let Some(value) = retry_after.as_ref().and_then(|value| value.parse().ok()) {
+                    response.headers_mut().insert(header::RETRY_AFTER, value);
+                }
+                return response;
+            }
+        }
+    }
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let answer = Answer::new(turn, request, created);
+    let whole = pace.is_zero() && cut.is_none() && padding.is_none();
+    let mut parts: Box<dyn Iterator<Item = Part> + Send> = match (malformed, request.stream) {
+        (true, true) => Box::new([Part::plain("data: {\"choices\": [{\"delta\": \n\n"), Part::plain("data: [DONE]\n\n")].into_iter()),
+        (true, false) => Box::new(std::iter::once(Part::plain("{\"choices\": [{\"message\": "))),
+        (false, true) if endless => {
+            let include_usage = request.include_usage;
+            Box::new(std::iter::repeat_with(move || answer.endless_chunk(include_usage)))
+        }
+        (false, true) => Box::new(answer.stream(request.include_usage, done).into_iter()),
+        (false, false) if endless => {
+            Box::new(std::iter::once(Part::plain("{\"padding\":\"")).chain(std::iter::repeat_with(|| Part::plain("and so on "))))
+        }
+        (false, false) if whole => Box::new(std::iter::once(answer.json())),
+        (false, false) => Box::new(in_pieces(answer.json())),
+    };
+    if let Some(bytes) = padding {
+        parts = Box::new(padded(parts, bytes, request.stream));
+    }
+    let kind = if request.stream { "text/event-stream; charset=utf-8" } else { "application/json" };
+    let headers = [(header::CONTENT_TYPE, kind), (header::HeaderName::from_static("x-request-id"), "req_scripted")];
+    if !request.stream && whole && !endless {
+        let part = parts.next().unwrap_or_else(|| Part::plain(""));
+        sent(model, &request.model, part.reports);
+        model.inner.ledger.count(&request.model, |line| line.finished += 1);
+        return (headers, part.bytes).into_response();
+    }
+    (headers, Body::from_stream(paced(model.clone(), request.model.clone(), parts, pace, cut))).into_response()
+}
+
+fn in_pieces(part: Part) -> impl Iterator<Item = Part> {
+    let mut rest = part.bytes;
+    let mut reports = part.reports;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let bytes = rest.split_to(JSON_PIECE.min(rest.len()));
+        Some(Part { bytes, reports: if rest.is_empty() { reports.take() } else { None } })
+    })
+}
+
+/// Put a long string before the rest, in the first event of a stream or as the first member of the JSON object.
+fn padded(parts: Box<dyn Iterator<Item = Part> + Send>, bytes: u64, stream: bool) -> impl Iterator<Item = Part> + Send {
+    const BLOCK: u64 = 64 * 1024;
+    let (open, close) = if stream { ("data: {\"choices\":[],\"padding\":\"", "\"}\n\n") } else { ("{\"padding\":\"", "\",") };
+    let block = Bytes::from(vec![b'x'; BLOCK as usize]);
+    let blocks = (0..bytes.div_ceil(BLOCK)).map(move |at| Part::plain(block.slice(..BLOCK.min(bytes - at * BLOCK) as usize)));
+    let rest = parts.enumerate().map(move |(at, mut part)| {
+        if at == 0 && !stream {
+            part.bytes = part.bytes.slice(1..);
+        }
+        part
+    });
+    std::iter::once(Part::plain(open)).chain(blocks).chain(std::iter::once(Part::plain(close))).chain(rest)
+}
+
+fn paced(
+    model: ScriptedModel,
+    name: String,
+    parts: Box<dyn Iterator<Item = Part> + Send>,
+    pace: Duration,
+    cut: Option<usize>,
+) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
+    // The iterators are Send but not Sync; a body stream needs no Sync.
+    futures::stream::unfold((parts, 0usize), move |(mut parts, number)| {
+        let (model, name) = (model.clone(), name.clone());
+        async move {
+            if cut == Some(number) {
+                tokio::task::yield_now().await; // lets the server flush what came before
+                let cut = std::io::Error::other("cut as told");
+                return Some((Err(cut), (Box::new(std::iter::empty()) as Box<dyn Iterator<Item = Part> + Send>, usize::MAX)));
+            }
+            let Some(part) = parts.next() else {
+                if number != usize::MAX {
+                    model.inner.ledger.count(&name, |line| line.finished += 1);
+                }
+                return None;
+            };
+            if !pace.is_zero() {
+                tokio::time::sleep(pace).await;
+            }
+            sent(&model, &name, part.reports);
+            Some((Ok(part.bytes), (parts, number.saturating_add(1))))
+        }
+    })
+    .boxed()
+}
+
+fn sent(model: &ScriptedModel, name: &str, reports: Option<(i64, i64)>) {
+    let Some((prompt, completion)) = reports else { return };
+    model.inner.ledger.count(name, |line| {
+        line.prompt_tokens = line.prompt_tokens.saturating_add(prompt);
+        line.completion_tokens = line.completion_tokens.saturating_add(completion);
+    });
+}
+
+/// The answer to `GET /__bill`, for clients.
+pub fn parse_bill(body: &[u8]) -> Result<BTreeMap<String, Line>, serde_json::Error> {
+    serde_json::from_slice(body)
+}
+
+/// A minimal request body, for tests of what lies between.
+pub fn request_body(model: &str, text: &str, stream: bool) -> Value {
+    json!({"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]})
+}
