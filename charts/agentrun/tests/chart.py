@@ -1,14 +1,15 @@
 """Renders the chart, and reads what came out. YAML is turned into JSON by kubectl, so only Python's standard library is used."""
 import functools
 import json
+import os
 import pathlib
 import subprocess
 import textwrap
 
 CHART = pathlib.Path(__file__).resolve().parent.parent
 NAMESPACE = "agentrun-system"
-# Every documented values file; "" is the defaults.
-VALUES = ["", *sorted(path.name for path in (CHART / "ci").glob("*.yaml"))]
+# Every documented values file, and those of the local cluster; "" is the defaults.
+VALUES = ["", *sorted(path.name for path in (CHART / "ci").glob("*.yaml")), "../../../e2e/values.yaml"]
 
 
 def helm(verb, *arguments):
@@ -29,7 +30,7 @@ def parse(yaml):
     """The objects in some YAML. kubectl's --local talks to no server."""
     done = subprocess.run(
         ["kubectl", "label", "--local", "--overwrite", "-f", "-", "-o", "json", "check=1"],
-        input=yaml, capture_output=True, text=True, check=True, env={"KUBECONFIG": "/dev/null", "PATH": __import__("os").environ["PATH"]},
+        input=yaml, capture_output=True, text=True, check=True, env={"KUBECONFIG": "/dev/null", "PATH": os.environ["PATH"]},
     )
     objects, decoder, rest = [], json.JSONDecoder(), done.stdout.strip()
     while rest:

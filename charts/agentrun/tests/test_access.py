@@ -1,7 +1,8 @@
 """Roles are exactly what they should be, and NetworkPolicies open exactly what they should."""
+import re
 import unittest
 
-from chart import NAMESPACE, find, render
+from chart import CHART, NAMESPACE, find, render
 
 SELECTOR = {c: {"app.kubernetes.io/name": "agentrun", "app.kubernetes.io/component": c} for c in ("operator", "gateway")}
 
@@ -73,6 +74,12 @@ class Roles(unittest.TestCase):
 
 
 class NetworkPolicies(unittest.TestCase):
+    def test_what_sandboxes_are_let_out_to(self):
+        """The operator's NetworkPolicies select the gateway's Pods by labels that the code holds; the chart must set them."""
+        text = (CHART.parent.parent / "crds" / "src" / "names.rs").read_text()
+        [line] = re.findall(r"GATEWAY_POD_LABELS: .*? = \[(.*)\];", text)
+        self.assertEqual(dict(re.findall(r'\("([^"]+)", "([^"]+)"\)', line)), SELECTOR["gateway"])
+
     def rules(self, values, name, direction):
         """{port: peers}; None = anybody."""
         found = {}
@@ -106,8 +113,8 @@ class NetworkPolicies(unittest.TestCase):
     def test_where_they_get_to(self):
         self.assertEqual(set(self.rules("", "agentrun-operator", "egress")), {443, 6443})
         self.assertEqual(set(self.rules("", "agentrun-gateway", "egress")), {53, 443, 6443})
-        model = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "scripted-model"}}}]
-        self.assertEqual(self.rules("local.yaml", "agentrun-gateway", "egress")[8080], model)
+        model = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]
+        self.assertEqual(self.rules("model-in-cluster.yaml", "agentrun-gateway", "egress")[8080], model)
 
     def test_policy_ports_are_ports_of_the_container(self):
         for component, kind in (("operator", "Deployment"), ("gateway", "StatefulSet")):

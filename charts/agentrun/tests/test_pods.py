@@ -64,7 +64,7 @@ class Pods(unittest.TestCase):
             "": ("claim", "10Gi"),
             "production.yaml": ("claim", "50Gi"),
             "trial.yaml": ("emptyDir", "1Gi"),
-            "local.yaml": ("claim", "1Gi"),
+            "model-in-cluster.yaml": ("claim", "1Gi"),
             "existing-claim.yaml": ("agentrun-data", None),
         }
         for values, (kind, size) in rows.items():

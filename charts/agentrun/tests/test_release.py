@@ -62,7 +62,7 @@ class Release(unittest.TestCase):
             ([], ["no registry serves it", "any Pod of the cluster may talk to port 9443"], ["ARE LOST", "networkPolicy.enabled=false"]),
             (file_arguments("production.yaml"), ["helm test agentrun"], ["WARNING", "Note "]),
             (file_arguments("trial.yaml"), ["ARE LOST"], []),
-            (file_arguments("local.yaml"), ["no registry serves it"], ["ARE LOST"]),
+            (file_arguments("model-in-cluster.yaml"), ["no registry serves it"], ["ARE LOST"]),
             (file_arguments("by-hand.yaml"), ["networkPolicy.enabled=false", "service.type=LoadBalancer", "crds.install=false"], []),
             (["--set", "log.level=trace"], ["log.level=trace"], []),
         ]
