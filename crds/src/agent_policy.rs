@@ -1,4 +1,5 @@
 //! `AgentPolicy`: a namespace's ceilings, one per namespace, named `default`. Written by the platform team.
+//! The bounds and rules of its schema stand in `schema/agent_policy.rs`.
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,20 @@ use crate::agent_run::{BudgetSpec, Check};
 
 /// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[kube(group = "agentrun.dev", version = "v1alpha1", kind = "AgentPolicy", namespaced, category = "agents")]
+#[kube(
+    group = "agentrun.dev",
+    version = "v1alpha1",
+    kind = "AgentPolicy",
+    plural = "agentpolicies",
+    namespaced,
+    category = "agents",
+    doc = "A namespace's ceilings, named `default`.",
+    printcolumn(name = "Concurrent", type_ = "integer", json_path = ".spec.limits.concurrentRuns"),
+    printcolumn(name = "Steps", type_ = "integer", json_path = ".spec.limits.maxSteps"),
+    printcolumn(name = "WallTime", type_ = "string", json_path = ".spec.limits.wallTime"),
+    printcolumn(name = "HostUsers", type_ = "string", json_path = ".spec.sandbox.hostUsers"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentPolicySpec {
     /// The models offered, by the name that runs use.

@@ -1,4 +1,5 @@
-//! `AgentRun`: one instruction, one source tree, one sandbox, one patch. The spec is immutable but for `cancel`.
+//! `AgentRun`: one instruction, one source tree, one sandbox, one patch. The spec is immutable but for `cancel` and the
+//! time to live. The bounds and rules of its schema stand in `schema/agent_run.rs`.
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,18 @@ use crate::agent_run_status::AgentRunStatus;
     namespaced,
     status = "AgentRunStatus",
     shortname = "ar",
-    category = "agents"
+    category = "agents",
+    doc = "One instruction, one source tree, one sandbox, one patch.",
+    selectable = ".spec.model",
+    selectable = ".status.phase",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Model", type_ = "string", json_path = ".spec.model"),
+    printcolumn(name = "Requests", type_ = "string", json_path = ".status.requestsText"),
+    printcolumn(name = "Approvals", type_ = "integer", json_path = ".status.pendingApprovals"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Pod", type_ = "string", json_path = ".status.podRef.name", priority = 1),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Complete\")].reason", priority = 1),
+    printcolumn(name = "Cost", type_ = "string", json_path = ".status.costText", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRunSpec {

@@ -10,19 +10,15 @@ pub mod model_provider;
 pub mod names;
 pub mod paths;
 pub mod quantity;
+pub mod schema;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec};
 pub use agent_run::{AgentRun, AgentRunSpec};
 pub use agent_run_status::AgentRunStatus;
 pub use model_provider::{ModelProvider, ModelProviderSpec};
+pub use schema::all;
 
 /// API group of every kind.
 pub const GROUP: &str = "agentrun.dev";
 /// API version of every kind.
 pub const VERSION: &str = "v1alpha1";
-
-/// Every CustomResourceDefinition, in install order.
-pub fn all() -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    use kube::CustomResourceExt;
-    vec![ModelProvider::crd(), AgentPolicy::crd(), AgentRun::crd()]
-}

@@ -1,4 +1,5 @@
 //! `ModelProvider`: an upstream that speaks one dialect, its models and prices. Lives in the gateway's namespace only.
+//! The bounds and rules of its schema stand in `schema/model_provider.rs`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,17 @@ use serde::{Deserialize, Serialize};
 
 /// An upstream model API. Its key is read by the gateway from a Secret of the same namespace.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[kube(group = "agentrun.dev", version = "v1alpha1", kind = "ModelProvider", namespaced, category = "agents")]
+#[kube(
+    group = "agentrun.dev",
+    version = "v1alpha1",
+    kind = "ModelProvider",
+    namespaced,
+    category = "agents",
+    doc = "An upstream model API, its models and prices.",
+    printcolumn(name = "Dialect", type_ = "string", json_path = ".spec.dialect"),
+    printcolumn(name = "URL", type_ = "string", json_path = ".spec.url"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelProviderSpec {
     /// The wire format.

@@ -20,6 +20,8 @@ pub enum PathError {
     Component,
     #[error("has a component equivalent to '.git'")]
     Git,
+    #[error("uses '*'; only a last component '**' is a pattern")]
+    Wildcard,
 }
 
 /// A checked relative POSIX path beneath the workspace: no `..`, backslash, control or bidi characters, nothing that
@@ -89,6 +91,9 @@ impl AllowedPath {
         if text == "**" {
             return Ok(AllowedPath::Everything);
         }
+        if text.strip_suffix("/**").unwrap_or(text).contains('*') {
+            return Err(PathError::Wildcard);
+        }
         match text.strip_suffix("/**") {
             Some(dir) => RelativePath::parse(dir).map(AllowedPath::Subtree),
             None => RelativePath::parse(text).map(AllowedPath::File),
@@ -114,4 +119,81 @@ pub fn is_invisible(c: char) -> bool {
 fn is_git(component: &str) -> bool {
     let name = component.split(':').next().unwrap_or(component).trim_end_matches(['.', ' ']).to_lowercase();
     name == ".git" || name == "git~1"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_relative_and_plain() {
+        for good in ["a", "a/b.py", ".gitignore", "a/.gitattributes", "git", "git~2", "...", "a b/c", "ü/日本.txt", "-rf", "a*b", "a:b", ".git-x"] {
+            assert_eq!(RelativePath::parse(good).map(|path| path.to_string()), Ok(good.to_owned()), "{good:?}");
+        }
+        for (bad, why) in [
+            ("", PathError::Empty),
+            ("/etc/passwd", PathError::Absolute),
+            ("a\\b", PathError::Backslash),
+            ("a\0b", PathError::Control),
+            ("a\nb", PathError::Control),
+            ("a\u{202e}b", PathError::Control),
+            ("a\u{200b}b", PathError::Control),
+            ("a\u{e0041}b", PathError::Control),
+            ("..", PathError::Component),
+            ("a/../b", PathError::Component),
+            ("a//b", PathError::Component),
+            ("a/", PathError::Component),
+            ("./a", PathError::Component),
+            (".git", PathError::Git),
+            (".git/config", PathError::Git),
+            ("a/.GIT/hooks", PathError::Git),
+            ("a/.git. ./x", PathError::Git),
+            ("GIT~1/x", PathError::Git),
+            (".git::$INDEX_ALLOCATION/x", PathError::Git),
+        ] {
+            assert_eq!(RelativePath::parse(bad), Err(why), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_bound_counts_bytes() {
+        assert!(RelativePath::parse(&"a".repeat(MAX_PATH_BYTES)).is_ok());
+        assert_eq!(RelativePath::parse(&"a".repeat(MAX_PATH_BYTES + 1)), Err(PathError::TooLong));
+        assert_eq!(RelativePath::parse(&"ü".repeat(MAX_PATH_BYTES / 2 + 1)), Err(PathError::TooLong));
+        assert!(AllowedPath::parse(&format!("{}/**", "a".repeat(MAX_PATH_BYTES))).is_ok());
+    }
+
+    #[test]
+    fn an_allowed_path_admits_itself_or_what_is_beneath() {
+        for (entry, path, admitted) in [
+            ("**", "any/thing", true),
+            ("a/b.py", "a/b.py", true),
+            ("a/b.py", "a/b.pyc", false),
+            ("a/b.py", "a/b.py/c", false),
+            ("a/**", "a/b", true),
+            ("a/**", "a/b/c", true),
+            ("a/**", "a", false),
+            ("a/**", "ab/c", false),
+            ("a/**", "b/a/c", false),
+            ("a/**", "A/b", false),
+        ] {
+            let entry = AllowedPath::parse(entry).expect("a good entry");
+            let path = RelativePath::parse(path).expect("a good path");
+            assert_eq!(entry.admits(&path), admitted, "{entry:?} {path}");
+        }
+        for (bad, why) in [
+            ("", PathError::Empty),
+            ("*", PathError::Wildcard),
+            ("src/*.py", PathError::Wildcard),
+            ("**/a", PathError::Wildcard),
+            ("a/**/b", PathError::Wildcard),
+            ("a/**/**", PathError::Wildcard),
+            ("/**", PathError::Empty),
+            ("/a/**", PathError::Absolute),
+            ("../**", PathError::Component),
+            (".git/**", PathError::Git),
+        ] {
+            assert_eq!(AllowedPath::parse(bad), Err(why), "{bad:?}");
+        }
+    }
 }
