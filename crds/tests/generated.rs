@@ -18,14 +18,33 @@ fn the_committed_yaml_is_current() {
 }
 
 fn plain(crd: &CustomResourceDefinition) -> String {
-    format!("{ORIGIN}{}", serde_yaml::to_string(crd).expect("a definition is YAML"))
+    format!("{ORIGIN}{}", yaml(crd))
+}
+
+/// The type holds bounds as floats; people read `32`, not `32.0`.
+fn yaml(crd: &CustomResourceDefinition) -> String {
+    fn whole(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(number) => {
+                if let Some(float) = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0) {
+                    *value = (float as i64).into();
+                }
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(whole),
+            serde_json::Value::Object(map) => map.values_mut().for_each(whole),
+            _ => {}
+        }
+    }
+    let mut json = serde_json::to_value(crd).expect("a definition is JSON");
+    whole(&mut json);
+    serde_yaml::to_string(&json).expect("a definition is YAML")
 }
 
 /// `helm uninstall` keeps the definitions, and with them every run.
 fn template(crd: &CustomResourceDefinition) -> String {
     let mut crd = crd.clone();
     crd.metadata.annotations = Some([("helm.sh/resource-policy".to_owned(), "keep".to_owned())].into());
-    let yaml = serde_yaml::to_string(&crd).expect("a definition is YAML");
+    let yaml = yaml(&crd);
     assert!(!yaml.contains("{{") && !yaml.contains("}}"), "Helm would read a part of {:?} as a template", crd.metadata.name);
     format!("{{{{- if .Values.crds.install }}}}\n{ORIGIN}{yaml}{{{{- end }}}}\n")
 }

@@ -5,10 +5,9 @@ use super::node::Node;
 use crate::names;
 
 pub fn shape(policy: &mut Node<'_>) {
-    policy.rule_on(
-        "metadata.name",
+    policy.rule(
         format!("self.metadata.name == '{}'", names::POLICY),
-        format!("must be '{}': a namespace has one policy, and only that name counts", names::POLICY),
+        format!("metadata.name must be '{}': a namespace has one policy, and only that name counts", names::POLICY),
     );
     let spec = &mut policy.at("spec");
     spec.at("models").list_by("name", 1, 64);
@@ -18,8 +17,8 @@ pub fn shape(policy: &mut Node<'_>) {
     spec.at("images").list_set(0, 64);
     grammar::image(&mut spec.at("images[]"), true);
     grammar::image(&mut spec.at("defaultImage"), false);
-    spec.at("checks").list(0, 64);
-    grammar::argv(&mut spec.at("checks[]"));
+    spec.at("checks").list(0, 32);
+    grammar::argv(&mut spec.at("checks[]"), 512);
     grammar::checks(&mut spec.at("requiredChecks"));
 
     let limits = &mut spec.at("limits");

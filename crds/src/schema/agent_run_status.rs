@@ -63,7 +63,7 @@ fn resolved_bounds(resolved: &mut Node<'_>) {
     resolved.at("allowedPaths").list(0, 64).each().chars(1, grammar::PATH_BYTES + 3);
     resolved.at("checks").list(0, 16);
     resolved.at("checks[].name").chars(1, 63);
-    resolved.at("checks[].argv").list(1, 32).each().chars(0, 4_096);
+    resolved.at("checks[].argv").list(1, 32).each().chars(0, 2_048);
 }
 
 fn result_bounds(result: &mut Node<'_>) {

@@ -76,12 +76,13 @@ fn components(node: &mut Node<'_>) {
     .rule(r"!self.matches(r'(?i)(^|/)([.]git|git~1)[. ]*(:[^/]*)?(/|$)')", "may have no component that a file system takes for '.git'");
 }
 
-/// A command: program and arguments, run without a shell.
-pub fn argv(node: &mut Node<'_>) {
+/// A command: program and arguments, run without a shell. `most` characters an argument: what the rules of a list of lists
+/// may cost the API server is bounded.
+pub fn argv(node: &mut Node<'_>, most: usize) {
     node.list(1, 32)
         .rule("self[0] != ''", "must begin with a program, then its arguments; no shell is involved")
         .rule("self.map(a, size(bytes(a))).sum() <= 8192", "may have at most 8,192 bytes in all");
-    text(&mut node.each(), 0, 4096);
+    text(&mut node.each(), 0, most);
 }
 
 /// Checks by name, each an argv.
@@ -89,7 +90,7 @@ pub fn checks(node: &mut Node<'_>) {
     node.list_by("name", 0, 8);
     let mut each = node.each();
     label(&mut each.at("name"));
-    argv(&mut each.at("argv"));
+    argv(&mut each.at("argv"), 2_048);
 }
 
 /// A duration from one second to `hours`.
