@@ -7,6 +7,8 @@ use serde_json::Value;
 pub const MAX_DATA_BYTES: usize = 64 * 1024;
 /// Most events in one append.
 pub const MAX_BATCH: usize = 256;
+/// Largest body of one append, in bytes. The runner sends more appends rather than a larger one.
+pub const MAX_APPEND_BYTES: usize = 1024 * 1024;
 /// Longest key.
 pub const MAX_KEY_BYTES: usize = 128;
 
