@@ -1,0 +1,108 @@
+//! What the platform team sets up before a run: a provider with a key of its own, and a policy that offers its models.
+
+use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, OfferedModel, PolicyLimits, SandboxPolicy};
+use agentrun_crds::model_provider::{
+    Caps, Dialect, ModelProvider, ModelProviderSpec, NamespaceSelector, PlainHttp, Price, ProvidedModel, SecretKeyRef, Timeouts,
+};
+use agentrun_crds::names;
+use agentrun_scripted_model::{Script, Turn};
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::PostParams;
+
+use super::{SYSTEM, Story, model};
+
+/// Label of a story's namespace; its provider is open to it alone.
+pub const STORY_LABEL: &str = "agentrun.dev/story";
+
+/// The models that a story needs, and what its policy says besides.
+pub struct Offer {
+    scripts: Vec<(String, Vec<Turn>)>,
+    pub limits: PolicyLimits,
+    pub sandbox: SandboxPolicy,
+    pub images: Vec<String>,
+    pub default_image: Option<String>,
+    pub timeouts: Timeouts,
+}
+
+impl Offer {
+    /// One model `small` that answers with these turns.
+    pub fn new(turns: impl IntoIterator<Item = Turn>) -> Offer {
+        Offer {
+            scripts: vec![("small".into(), turns.into_iter().collect())],
+            limits: PolicyLimits::default(),
+            sandbox: SandboxPolicy::default(),
+            images: Vec::new(),
+            default_image: None,
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    /// A further model.
+    pub fn and(mut self, model: &str, turns: impl IntoIterator<Item = Turn>) -> Offer {
+        self.scripts.push((model.into(), turns.into_iter().collect()));
+        self
+    }
+}
+
+impl Story {
+    /// Register the scripts; create Secret, ModelProvider and AgentPolicy.
+    pub async fn offer(&self, offer: Offer) -> Result<()> {
+        let client = &self.node.client;
+        let toolchain = self.node.image("toolchain")?.image.clone();
+        let (mut provided, mut offered) = (Vec::new(), Vec::new());
+        for (name, turns) in offer.scripts {
+            let upstream = self.upstream(&name);
+            self.model.register(&Script { key: Some(self.key.clone()), ..Script::new(&upstream, turns) }).await?;
+            provided.push(ProvidedModel {
+                name: upstream.clone(),
+                price_per_million: Some(Price { input: "0.50".into(), output: "1.50".into() }),
+                max_output_tokens: Some(4096),
+            });
+            offered.push(OfferedModel { name, provider: self.namespace.clone(), model: upstream });
+        }
+        let metadata = |name: &str| ObjectMeta {
+            name: Some(name.into()),
+            labels: Some([(STORY_LABEL.to_owned(), self.namespace.clone())].into()),
+            ..ObjectMeta::default()
+        };
+        let secret = Secret {
+            metadata: metadata(&self.namespace),
+            string_data: Some([("api-key".to_owned(), self.key.clone())].into()),
+            ..Secret::default()
+        };
+        Api::<Secret>::namespaced(client.clone(), SYSTEM).create(&PostParams::default(), &secret).await?;
+        let mut provider = ModelProvider::new(
+            &self.namespace,
+            ModelProviderSpec {
+                dialect: Dialect::OpenAIChat,
+                url: model::URL.into(),
+                plain_http: PlainHttp::Allowed,
+                ca_bundle: None,
+                secret_ref: SecretKeyRef { name: self.namespace.clone(), key: "api-key".into() },
+                allowed_namespaces: Some(NamespaceSelector { match_labels: [(STORY_LABEL.to_owned(), self.namespace.clone())].into() }),
+                models: provided,
+                timeouts: offer.timeouts,
+                caps: Caps::default(),
+            },
+        );
+        provider.metadata = metadata(&self.namespace);
+        Api::<ModelProvider>::namespaced(client.clone(), SYSTEM).create(&PostParams::default(), &provider).await?;
+        let policy = AgentPolicy::new(
+            names::POLICY,
+            AgentPolicySpec {
+                models: offered,
+                images: offer.images,
+                default_image: offer.default_image.or(Some(toolchain)),
+                checks: None,
+                required_checks: Vec::new(),
+                limits: offer.limits,
+                sandbox: offer.sandbox,
+            },
+        );
+        Api::<AgentPolicy>::namespaced(client.clone(), &self.namespace).create(&PostParams::default(), &policy).await?;
+        Ok(())
+    }
+}
