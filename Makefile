@@ -29,6 +29,7 @@ bench: packages programs cluster-programs images ## Run the benchmarks, print a 
 
 check: ## The inner loop: format, lints and unit tests, without a node
 	e2e/examples.py
+	docs/check.py
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace --exclude agentrun-e2e

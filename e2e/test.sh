@@ -53,6 +53,7 @@ wait "$go_build"; status=$?; go_build=
 count "cluster programs" $status $logs/cluster-programs.log; have_cluster=$status
 step "unit and table tests" cargo test --workspace --exclude agentrun-e2e --no-fail-fast
 step "examples" e2e/examples.py
+step "links in the docs" docs/check.py
 if [ "$have_cluster" = 0 ]; then step "chart" charts/agentrun/check.sh; fi
 
 if [ "$have_cluster" = 0 ] && step "programs" programs && step "images" e2e/images.sh && step "cluster" e2e/cluster/up.sh test && step "install" e2e/install.sh test; then
