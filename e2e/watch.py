@@ -107,12 +107,15 @@ class View:
                 arguments = json.loads(arguments)
             except ValueError:
                 arguments = {"": arguments}
-        if data.get("tool") == "run_command":
-            argv = arguments.get("argv") or arguments.get("command") or arguments
-            text = "$ " + (" ".join(argv) if isinstance(argv, list) else str(argv))
-        else:
-            text = f"{data.get('tool')} " + " ".join(str(v).splitlines()[0][:60] for k, v in arguments.items() if v not in (None, ""))
-        self.line("▸", paint(text, "bold"))
+        tool = data.get("tool")
+        if tool == "run_command" and isinstance(arguments.get("argv"), list):
+            self.line("▸", paint("$ " + " ".join(map(str, arguments["argv"])), "bold"))
+            return
+        names = [str(arguments[k]) for k in ("path", "pattern", "query") if arguments.get(k)]
+        self.line("▸", paint(" ".join([str(tool), *names]), "bold"))
+        for key, sign, colour in (("old_text", "-", "red"), ("new_text", "+", "green")):
+            for row in clipped(str(arguments.get(key) or "")):
+                print("      " + paint(f"{sign} {row}", colour))
 
     def on_output(self, data):
         indent(data.get("text", ""))
