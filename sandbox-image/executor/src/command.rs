@@ -1,0 +1,101 @@
+//! `command`: a process between the executor and one command. It adopts whatever the command leaves behind, and ends only
+//! when no descendant is left, also when a descendant called setsid, forked twice or stopped itself.
+//!
+//! Its standard input is a socket to the executor. It says `started` or `failed <why>`, then `exited <code>`; when the other
+//! end closes, the command is killed. Stdout and stderr are the command's own.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{Command, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{DumpableBehavior, Pid, PidfdFlags, WaitStatus},
+};
+
+use crate::descendants::{Processes, exit_code, reap};
+
+/// So often are adopted processes that have ended taken away while the command runs.
+const TICK: Duration = Duration::from_millis(250);
+/// Descendants that outlive this are left to the executor.
+const SWEEP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Run `argv` in the current directory and environment.
+pub fn run(argv: &[OsString]) -> ExitCode {
+    match supervise(argv) {
+        Ok(code) => ExitCode::from(code),
+        Err(_) => ExitCode::from(255),
+    }
+}
+
+fn supervise(argv: &[OsString]) -> io::Result<u8> {
+    let me = rustix::process::getpid();
+    // Adopt orphans, be out of the reach of the command's ptrace, and of signals to its group.
+    rustix::process::set_child_subreaper(Some(me))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let _ = rustix::process::setsid();
+    let mut control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+
+    let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let child = match Command::new(program).args(arguments).stdin(Stdio::null()).process_group(0).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            writeln!(control, "failed {}", error.to_string().replace('\n', " "))?;
+            return Ok(126);
+        }
+    };
+    let pid = Pid::from_child(&child);
+    writeln!(control, "started")?;
+
+    let mut status = await_end(&control, pid);
+    sweep(me, |ended, how| {
+        if ended == pid {
+            status = Some(how);
+        }
+    });
+    let code = status.map_or(255, exit_code);
+    writeln!(control, "exited {code}")?;
+    Ok(code)
+}
+
+/// Wait until the command has ended or the executor wants it to. Nothing is returned in the latter case.
+fn await_end(control: &UnixStream, pid: Pid) -> Option<WaitStatus> {
+    // Without pidfds (older kernels, some sandboxes) the tick alone notices the end, a little later.
+    let pidfd: Option<OwnedFd> = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+    let tick = if pidfd.is_some() { TICK } else { TICK / 25 };
+    let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) };
+    loop {
+        let mut status = None;
+        reap(|ended, how| {
+            if ended == pid {
+                status = Some(how);
+            }
+        });
+        if status.is_some() {
+            return status;
+        }
+        let mut watched = vec![PollFd::new(control, PollFlags::IN)];
+        watched.extend(pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+        let _ = poll(&mut watched, Some(&tick));
+        // The executor never writes, so anything to read is its end.
+        if !watched[0].revents().is_empty() {
+            return None;
+        }
+    }
+}
+
+/// Kill and take away descendants until none is left.
+fn sweep(me: Pid, mut ended: impl FnMut(Pid, WaitStatus)) {
+    let until = Instant::now() + SWEEP_LIMIT;
+    while reap(&mut ended) && Instant::now() < until {
+        Processes::read().kill_beneath(me);
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
