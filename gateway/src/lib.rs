@@ -5,12 +5,15 @@
 pub mod app;
 pub mod artifacts;
 pub mod auth;
+pub mod body;
 pub mod budget;
 pub mod clock;
 pub mod config;
 pub mod error;
 pub mod events;
 pub mod exchange;
+#[cfg(test)]
+mod fixtures;
 pub mod job;
 pub mod metrics;
 pub mod model;

@@ -1,15 +1,26 @@
-//! events (half B).
+//! Events over HTTP: the runner appends, people read and follow; and the gateway's own events, derived from committed status.
+
+mod append;
+mod cursor;
+mod derive;
+mod follow;
+mod frames;
+mod read;
+mod recorder;
 
 use axum::Router;
+use axum::routing::{get, post};
+
+pub use recorder::LogRecorder;
 
 use crate::app::AppState;
 
 /// Routes of the sandbox listener.
 pub fn sandbox_routes() -> Router<AppState> {
-    Router::new()
+    Router::new().route(agentrun_protocol::routes::EVENTS, post(append::append))
 }
 
 /// Routes of the people listener.
 pub fn people_routes() -> Router<AppState> {
-    Router::new()
+    Router::new().route("/v1/namespaces/{ns}/runs/{name}/events", get(read::read))
 }
