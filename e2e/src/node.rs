@@ -14,8 +14,8 @@ pub use model::Model;
 pub use people::{People, Reply, gateway_address, gateway_ca, gateway_client, server_name};
 pub use process::{Process, processes};
 pub use setup::Offer;
-pub use shop::{original_tree, shop_files, tests_pass};
-pub use story::{Story, condition, phase, story, story_alone};
+pub use shop::{fixing_turns, original_tree, shop_files, tests_pass};
+pub use story::{Story, condition, phase, story, story_alone, two_stories};
 pub use wait::{Within, until, until_gone};
 
 use std::collections::BTreeMap;

@@ -2,5 +2,22 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod stories {
+    mod bad_spec;
+    mod budget_exhausted;
+    mod canary;
+    mod cancel;
+    mod delete_running;
+    mod exchange_repeated;
+    mod failing_check;
+    mod gateway_killed;
     mod happy_path;
+    mod hostile_network;
+    mod never_starts;
+    mod operator_killed;
+    mod path_not_allowed;
+    mod pod_killed;
+    mod provider_recovers;
+    mod queue;
+    mod two_teams;
+    mod wall_time;
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use agentrun_crds::agent_run::InlineFile;
+use agentrun_scripted_model::Turn;
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 const FILES: &[(&str, &str)] = &[
     ("shop/__init__.py", include_str!("../../../examples/shop/shop/__init__.py")),
@@ -34,4 +36,14 @@ pub fn original_tree() -> Result<tempfile::TempDir> {
 pub fn tests_pass(tree: &Path) -> Result<(bool, String)> {
     let output = Command::new("python3").args(["-B", "-m", "unittest", "discover"]).current_dir(tree).output()?;
     Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+/// Turns of an agent that fixes the discount at once and says so: two model calls.
+pub fn fixing_turns() -> Vec<Turn> {
+    let edit = json!({
+        "path": "shop/discount.py",
+        "old_text": "    return price - percent\n",
+        "new_text": "    return price * (100 - percent) // 100\n",
+    });
+    vec![Turn::call("edit_file", edit), Turn::say("The discount is a share of the price now.")]
 }

@@ -46,29 +46,35 @@ pub async fn story_alone(name: &str, body: impl AsyncFnOnce(&Story) -> Result<()
     Box::pin(tell(name, body)).await;
 }
 
+/// Tell a story of two teams, each with a namespace, provider and viewer of its own.
+pub async fn two_stories(name: &str, body: impl AsyncFnOnce(&Story, &Story) -> Result<()>) {
+    let _shared = NODE.read().await;
+    Box::pin(tell(name, async |one: &Story| Box::pin(told(name, async |two: &Story| body(one, two).await)).await)).await;
+}
+
 #[expect(clippy::panic, reason = "a story that fails is a test that fails")]
 async fn tell(name: &str, body: impl AsyncFnOnce(&Story) -> Result<()>) {
-    let told = async {
-        let story = Story::begin(name).await.context("setting the story up")?;
-        let outcome = AssertUnwindSafe(body(&story)).catch_unwind().await;
-        let failed = !matches!(outcome, Ok(Ok(())));
-        if failed {
-            eprintln!("{name} failed; objects and logs: {}", dump::write(&story).await);
-        }
-        let cleaned = story.end().await;
-        match outcome {
-            Err(panic) => std::panic::resume_unwind(panic),
-            Ok(Err(error)) => Err(error),
-            Ok(Ok(())) => {
-                if cleaned.is_err() {
-                    eprintln!("{name} left something behind; objects and logs: {}", dump::write(&story).await);
-                }
-                cleaned.context("cleaning up")
-            }
-        }
-    };
-    if let Err(error) = Box::pin(told).await {
+    if let Err(error) = Box::pin(told(name, body)).await {
         panic!("{name}: {error:?}");
+    }
+}
+
+async fn told(name: &str, body: impl AsyncFnOnce(&Story) -> Result<()>) -> Result<()> {
+    let story = Story::begin(name).await.context("setting the story up")?;
+    let outcome = AssertUnwindSafe(Box::pin(body(&story))).catch_unwind().await;
+    if !matches!(outcome, Ok(Ok(()))) {
+        eprintln!("{name} failed; objects and logs: {}", dump::write(&story).await);
+    }
+    let cleaned = story.end().await;
+    match outcome {
+        Err(panic) => std::panic::resume_unwind(panic),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(())) => {
+            if cleaned.is_err() {
+                eprintln!("{name} left something behind; objects and logs: {}", dump::write(&story).await);
+            }
+            cleaned.context("cleaning up")
+        }
     }
 }
 
@@ -137,6 +143,15 @@ impl Story {
             phase(run).is_some_and(Phase::is_terminal) && condition(run, COMPLETE).is_some_and(|complete| complete.status == "True")
         })
         .await
+    }
+
+    /// Wait until a model call of the run is on its way.
+    pub async fn until_calling(&self, name: &str) -> Result<AgentRun> {
+        let calling = |run: &AgentRun| {
+            let budget = run.status.as_ref().and_then(|status| status.budget.as_ref());
+            budget.is_some_and(|budget| !budget.reservations.is_empty())
+        };
+        until(&self.runs, name, Within::Medium, "a model call is on its way", calling).await
     }
 
     /// Wait until a run has ended, and check how.
