@@ -20,8 +20,6 @@ pub const EXCHANGE_AUDIENCE: &str = "agentrun-gateway-exchange";
 pub const PEOPLE_AUDIENCE: &str = "agentrun-gateway";
 /// ServiceAccount of every sandbox Pod, without rights; the operator makes it in each namespace that has runs.
 pub const SANDBOX_SERVICE_ACCOUNT: &str = "agentrun-sandbox";
-/// Labels of the gateway's Pods, as the chart sets them; what a sandbox's NetworkPolicy lets out to. A test of the chart compares.
-pub const GATEWAY_POD_LABELS: [(&str, &str); 2] = [("app.kubernetes.io/name", "agentrun"), ("app.kubernetes.io/component", "gateway")];
 /// The gateway's sandbox listener (container port, and the Service's).
 pub const SANDBOX_PORT: u16 = 8443;
 /// The gateway's people listener.
