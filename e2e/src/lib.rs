@@ -2,4 +2,5 @@
 
 pub mod api_server;
 pub mod exchange;
+pub mod gateways;
 pub mod node;

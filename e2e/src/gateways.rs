@@ -1,0 +1,399 @@
+//! Gateway processes against the real API server (tier T1), with a scripted model behind them. The test stands in for the
+//! operator (it writes what the operator would into a run's status) and for the runner (it mints tokens with the key ring).
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, InlineFile, InlineSource, Source};
+use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedModel};
+use agentrun_crds::budget::{Budget, Limit, Spent};
+use agentrun_crds::model_provider::{Dialect, ModelProvider, ModelProviderSpec, PlainHttp, ProvidedModel, SecretKeyRef};
+use agentrun_crds::{agent_policy::HostUsers, names};
+use agentrun_protocol::token::{Audience, Claims, KeyRing};
+use agentrun_scripted_model::{Options, Running, Script};
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::api_server::ApiServer;
+
+const PROVIDER: &str = "scripted";
+const PROVIDER_KEY: &str = "sk-provider-key";
+/// The model that runs name; the provider calls it `scripted/small`.
+pub const MODEL: &str = "small";
+
+/// One test's namespaces, keys, provider and model.
+pub struct Bed {
+    pub server: &'static ApiServer,
+    pub client: kube::Client,
+    /// The gateways' namespace.
+    pub system: String,
+    /// The runs' namespace.
+    pub team: String,
+    pub model: Running,
+    pub ring: KeyRing,
+    authority: String,
+    data: tempfile::TempDir,
+}
+
+/// A gateway process. It ends when this is dropped.
+pub struct Gateway {
+    child: Child,
+    /// Of the sandbox listener.
+    pub address: SocketAddr,
+    pub url: String,
+    pub http: reqwest::Client,
+    operations: String,
+    log: PathBuf,
+}
+
+/// A run as it is after its exchange, with what its runner would hold.
+#[derive(Clone)]
+pub struct LiveRun {
+    pub name: String,
+    pub uid: String,
+    pub pod: PodRef,
+    pub ticket: Vec<u8>,
+    pub claims: Claims,
+}
+
+impl Bed {
+    /// Make everything but gateways and runs. The model answers with `script`, whatever its name.
+    pub async fn start(mut script: Script) -> Result<Bed> {
+        let server = ApiServer::shared().await;
+        let client = server.client();
+        let (system, team) = (server.namespace("system").await, server.namespace("team").await);
+        server.service_account(&team, names::SANDBOX_SERVICE_ACCOUNT).await?;
+        script.name = MODEL.into();
+        let model = Running::start(Options { scripts: vec![script], key: Some(PROVIDER_KEY.into()) }).await?;
+
+        let master: Vec<u8> = [random::<16>()?, random::<16>()?].concat();
+        let (authority, certificate, key) = certificates(&format!("agentrun-gateway.{system}.svc"))?;
+        let bed = Bed {
+            ring: KeyRing::new([(1, master.clone())])?,
+            data: tempfile::tempdir()?,
+            server,
+            client,
+            system,
+            team,
+            model,
+            authority: authority.clone(),
+        };
+        bed.secret(names::TOKEN_KEYS_SECRET, [("1", master)]).await?;
+        bed.secret(names::SERVING_SECRET, [("tls.crt", certificate.into()), ("tls.key", key.into()), ("ca.crt", authority.into())]).await?;
+        bed.secret("provider-key", [("api-key", PROVIDER_KEY.into())]).await?;
+        let provider = ModelProvider::new(
+            PROVIDER,
+            ModelProviderSpec {
+                dialect: Dialect::OpenAIChat,
+                url: bed.model.completions(),
+                plain_http: PlainHttp::Allowed,
+                ca_bundle: None,
+                secret_ref: SecretKeyRef { name: "provider-key".into(), key: "api-key".into() },
+                allowed_namespaces: Some(Default::default()),
+                models: vec![ProvidedModel { name: upstream(), price_per_million: None, max_output_tokens: Some(64) }],
+                timeouts: Default::default(),
+                caps: Default::default(),
+            },
+        );
+        Api::<ModelProvider>::namespaced(bed.client.clone(), &bed.system).create(&PostParams::default(), &provider).await?;
+        Ok(bed)
+    }
+
+    async fn secret<const N: usize>(&self, name: &str, data: [(&str, Vec<u8>); N]) -> Result<()> {
+        let data = data.map(|(key, value)| (key.to_owned(), k8s_openapi::ByteString(value)));
+        let secret = Secret { metadata: named(name), data: Some(data.into()), ..Secret::default() };
+        Api::<Secret>::namespaced(self.client.clone(), &self.system).create(&PostParams::default(), &secret).await?;
+        Ok(())
+    }
+
+    /// Start a gateway and wait until it is ready. The same `instance` again takes over what the one before left.
+    pub async fn gateway(&self, instance: &str) -> Result<Gateway> {
+        let [sandbox, people, operations] = free_addresses()?;
+        let data = self.data.path().join(instance);
+        std::fs::create_dir_all(&data)?;
+        let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs/gateways");
+        std::fs::create_dir_all(&logs)?;
+        let log = logs.join(format!("{}-{}-{instance}.log", std::process::id(), self.system));
+        let output = std::fs::File::options().create(true).append(true).open(&log)?;
+        // The process ends with the thread of its test, whatever happens to us.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(program()?)
+            .arg(format!("--namespace={}", self.system))
+            .arg(format!("--instance={instance}"))
+            .arg(format!("--sandbox-listen={sandbox}"))
+            .arg(format!("--people-listen={people}"))
+            .arg(format!("--operations-listen={operations}"))
+            .arg(format!("--data-dir={}", data.display()))
+            .arg("--drain-seconds=2")
+            .env_clear()
+            .env("KUBECONFIG", self.server.kubeconfig_path())
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("starting a gateway with setpriv (util-linux)")?;
+        let name = format!("agentrun-gateway.{}.svc", self.system);
+        let http = self.client_through(sandbox)?;
+        let url = format!("https://{name}:{}", sandbox.port());
+        let mut gateway = Gateway { child, address: sandbox, url, http, operations: format!("http://{operations}"), log };
+        gateway.ready().await?;
+        Ok(gateway)
+    }
+
+    /// A client that trusts the gateways' authority and takes this address for the gateway's.
+    pub fn client_through(&self, address: SocketAddr) -> Result<reqwest::Client> {
+        let authority = reqwest::Certificate::from_pem(self.authority.as_bytes())?;
+        let name = format!("agentrun-gateway.{}.svc", self.system);
+        Ok(reqwest::Client::builder().tls_certs_only([authority]).resolve(&name, address).build()?)
+    }
+
+    /// A run that has exchanged its ticket, with this much of its budget spent.
+    pub async fn run(&self, name: &str, limit: Limit, spent: Spent) -> Result<LiveRun> {
+        let (run, nonce) = (self.run_before_exchange(name, limit, spent).await?, random::<16>()?);
+        let exchange = Exchange {
+            attempt: 1,
+            public_key: URL_SAFE_NO_PAD.encode([7; 32]),
+            nonce: URL_SAFE_NO_PAD.encode(nonce),
+            at: now(),
+            compromised: false,
+            walls: vec!["seccomp".into()],
+        };
+        self.patch_status(name, json!({"phase": Phase::Running, "exchange": exchange})).await?;
+        Ok(LiveRun { claims: Claims { nonce, ..run.claims }, ..run })
+    }
+
+    /// A run whose Pod is there and whose ticket waits to be exchanged.
+    pub async fn run_before_exchange(&self, name: &str, limit: Limit, spent: Spent) -> Result<LiveRun> {
+        let spec = AgentRunSpec {
+            instruction: "Fix it.".into(),
+            source: Source {
+                inline: Some(InlineSource { files: vec![InlineFile { path: "a.txt".into(), content: "one\n".into(), executable: false }] }),
+            },
+            allowed_paths: vec!["**".into()],
+            checks: Vec::new(),
+            agent: Default::default(),
+            model: MODEL.into(),
+            limits: Default::default(),
+            priority: 0,
+            ttl_seconds_after_finished: None,
+            cancel: false,
+        };
+        let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.team);
+        let run = runs.create(&PostParams::default(), &AgentRun::new(name, spec)).await?;
+        let uid = run.metadata.uid.context("a UID")?;
+        let pod = self.pod(&names::child_name(&uid, 1)).await?;
+        let ticket = [random::<16>()?, random::<16>()?].concat();
+        let status = AgentRunStatus {
+            phase: Some(Phase::Starting),
+            attempt: Some(1),
+            resolved: Some(resolved(limit)),
+            pod_ref: Some(pod.clone()),
+            ticket_sha256: Some(Sha256::digest(&ticket).iter().map(|byte| format!("{byte:02x}")).collect()),
+            started_at: Some(Time(k8s_openapi::jiff::Timestamp::now())),
+            budget: Some(Budget { spent, ..Budget::new(limit) }),
+            ..AgentRunStatus::default()
+        };
+        self.patch_status(name, serde_json::to_value(status)?).await?;
+        let claims = Claims {
+            audience: Audience::Model,
+            run_uid: uuid_bytes(&uid)?,
+            attempt: 1,
+            pod_uid: uuid_bytes(&pod.uid)?,
+            issued_at: now(),
+            expires_at: now() + 900,
+            nonce: [0; 16],
+        };
+        Ok(LiveRun { name: name.into(), uid, pod, ticket, claims })
+    }
+
+    /// A Pod that no node will ever start.
+    pub async fn pod(&self, name: &str) -> Result<PodRef> {
+        let pod = Pod {
+            metadata: named(name),
+            spec: Some(PodSpec {
+                service_account_name: Some(names::SANDBOX_SERVICE_ACCOUNT.into()),
+                automount_service_account_token: Some(false),
+                containers: vec![Container { name: "runner".into(), image: Some("none".into()), ..Container::default() }],
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        };
+        let pod = Api::<Pod>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &pod).await?;
+        Ok(PodRef { name: name.into(), uid: pod.metadata.uid.context("a UID")? })
+    }
+
+    /// Write into a run's status, as the operator would.
+    pub async fn patch_status(&self, name: &str, status: serde_json::Value) -> Result<AgentRun> {
+        let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.team);
+        runs.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await.context("writing a run's status")
+    }
+
+    /// The run as it stands.
+    pub async fn get(&self, name: &str) -> Result<AgentRun> {
+        Ok(Api::<AgentRun>::namespaced(self.client.clone(), &self.team).get(name).await?)
+    }
+
+    /// The token of a run for an audience.
+    pub fn token(&self, run: &LiveRun, audience: Audience) -> String {
+        self.ring.mint(&Claims { audience, ..run.claims })
+    }
+}
+
+impl Gateway {
+    async fn ready(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        let http = reqwest::Client::new();
+        loop {
+            if http.get(format!("{}/readyz", self.operations)).send().await.is_ok_and(|answer| answer.status().is_success()) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the gateway ended ({status}); its log: {}", self.log_tail());
+            }
+            ensure!(begun.elapsed() < Duration::from_secs(60), "the gateway is not ready; its log: {}", self.log_tail());
+            tokio::time::sleep(Duration::from_millis(50)).await; // readiness can only be polled
+        }
+    }
+
+    /// POST a chat/completions body.
+    pub async fn chat(&self, token: &str, body: &serde_json::Value) -> Result<reqwest::Response> {
+        let url = format!("{}{}", self.url, agentrun_protocol::routes::CHAT_COMPLETIONS);
+        Ok(self.http.post(url).bearer_auth(token).json(body).send().await?)
+    }
+
+    /// End the process without a warning.
+    pub fn crash(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.crash();
+    }
+}
+
+/// The program beside this test's own, built if it is not up to date.
+fn program() -> Result<PathBuf> {
+    static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let target = std::env::current_exe().map_err(|error| error.to_string())?;
+        let target = target.ancestors().nth(2).ok_or("a test lies in target/<triple>/<profile>/deps")?.to_owned();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let profile = match target.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(other) => other,
+        };
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "-p", "agentrun-gateway", "--profile", profile])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        match built {
+            Ok(status) if status.success() => Ok(target.join("agentrun-gateway")),
+            other => Err(format!("building agentrun-gateway: {other:?}")),
+        }
+    });
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+/// What the provider calls the model.
+pub fn upstream() -> String {
+    format!("scripted/{MODEL}")
+}
+
+fn resolved(budget: Limit) -> Resolved {
+    Resolved {
+        policy_sha256: "0".repeat(64),
+        model: ResolvedModel {
+            name: MODEL.into(),
+            provider: PROVIDER.into(),
+            model: upstream(),
+            max_output_tokens: 64,
+            input_micros_per_million: None,
+            output_micros_per_million: None,
+        },
+        image: "none".into(),
+        max_steps: 12,
+        budget,
+        wall_time_seconds: 600,
+        startup_deadline_seconds: 300,
+        allowed_paths: vec!["**".into()],
+        checks: Vec::new(),
+        host_users: HostUsers::Isolated,
+        runtime_class_name: None,
+        cpu: "1".into(),
+        memory: "1Gi".into(),
+        workspace: "1Gi".into(),
+    }
+}
+
+fn certificates(server_name: &str) -> Result<(String, String, String)> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(vec![server_name.to_owned()])?.signed_by(&key, &authority)?;
+    Ok((authority.pem(), certificate.pem(), key.serialize_pem()))
+}
+
+fn free_addresses() -> Result<[SocketAddr; 3]> {
+    let held = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
+    let mut addresses = Vec::new();
+    for listener in &held {
+        match listener {
+            Ok((address, _)) => addresses.push(*address),
+            Err(error) => bail!("no free port: {error}"),
+        }
+    }
+    addresses.try_into().map_err(|_| anyhow::anyhow!("three listeners have three addresses"))
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }
+}
+
+/// Unix seconds.
+pub fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| anyhow::anyhow!("no randomness"))?;
+    Ok(bytes)
+}
+
+fn uuid_bytes(text: &str) -> Result<[u8; 16]> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    ensure!(digits.len() == 32 && digits.is_ascii(), "{text} is not a UUID");
+    let mut bytes = [0; 16];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16)?;
+    }
+    Ok(bytes)
+}

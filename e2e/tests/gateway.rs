@@ -1,0 +1,9 @@
+//! The gateway as processes against a real API server (tier T1): what must hold however calls arrive, and whoever sends them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod gateway {
+    mod crash;
+    mod exchange;
+    mod overspend;
+    mod wrong_tokens;
+}
