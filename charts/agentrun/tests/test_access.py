@@ -28,11 +28,14 @@ class Roles(unittest.TestCase):
             ("authorization.k8s.io", "subjectaccessreviews", ""): {"create"},
         })
 
-    def test_the_gateway_at_home_only_reads(self):
-        for (group, resource, _), verbs in grants(render(), "Role", "agentrun-gateway").items():
-            with self.subTest(resource):
-                self.assertIn((group, resource), {("agentrun.dev", "modelproviders"), ("", "secrets")})
-                self.assertLessEqual(verbs, {"get", "list", "watch"})
+    def test_the_gateway_at_home(self):
+        """It reads a Secret whose name it knows, and lists none."""
+        self.assertEqual(grants(render(), "Role", "agentrun-gateway"), {
+            ("agentrun.dev", "modelproviders", ""): {"get", "list", "watch"},
+            ("", "secrets", ""): {"get"},
+            ("", "secrets", "agentrun-gateway-tls"): {"list", "watch"},
+            ("", "secrets", "agentrun-token-keys"): {"list", "watch"},
+        })
 
     def test_the_operator_in_the_cluster(self):
         """It makes and removes tickets and reads no Secret; it makes Pods and never enters one."""
@@ -49,15 +52,20 @@ class Roles(unittest.TestCase):
         })
 
     def test_the_operator_at_home(self):
-        """Secrets by name only: provider keys are not among them."""
-        for (_, resource, name), verbs in grants(render(), "Role", "agentrun-operator").items():
-            with self.subTest(f"{resource} {name}"):
-                if resource == "secrets":
-                    self.assertIn(name, {"agentrun-ca", "agentrun-gateway-tls", "agentrun-token-keys"})
-                elif resource == "modelproviders":
-                    self.assertEqual(verbs, {"get", "list", "watch"})
-                elif verbs != {"create"}:
-                    self.assertIn((resource, name), {("leases", "agentrun-operator"), ("services", "agentrun-gateway")})
+        """Secrets by name only: provider keys are not among them. cert-manager's authority is none of its business."""
+        common = {
+            ("agentrun.dev", "modelproviders", ""): {"get", "list", "watch"},
+            ("coordination.k8s.io", "leases", ""): {"create"},
+            ("coordination.k8s.io", "leases", "agentrun-operator"): {"get", "patch"},
+            ("", "services", "agentrun-gateway"): {"get"},
+            ("", "secrets", "agentrun-token-keys"): {"get"},
+        }
+        for values, certificates in (
+            ("", {("", "secrets", "agentrun-ca"): {"get", "update"}, ("", "secrets", "agentrun-gateway-tls"): {"get", "update"}}),
+            ("cert-manager.yaml", {("", "secrets", "agentrun-gateway-tls"): {"get"}}),
+        ):
+            with self.subTest(values or "defaults"):
+                self.assertEqual(grants(render(values), "Role", "agentrun-operator"), common | certificates)
 
     def test_no_wildcards_and_no_escalation(self):
         for o in render():

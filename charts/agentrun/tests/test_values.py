@@ -17,6 +17,7 @@ REFUSED = [
     ('gateway.replicas=2', ["/gateway/replicas", "got 2, want 1"]),
     ('gateway.replicas=0', ["/gateway/replicas", "got 0, want 1"]),
     ('gateway.drainSeconds=0', ["/gateway/drainSeconds", "got 0, want 1"]),
+    ('gateway.retentionDays=0', ["/gateway/retentionDays", "got 0, want 1"]),
     ('gateway.service.type="ExternalName"', ["/gateway/service/type", "'ClusterIP'"]),
     ('gateway.podLabels={"app.kubernetes.io/component":"operator"}', ["/gateway/podLabels/app.kubernetes.io~1component"]),
     ('gateway.podLabels={"agentrun.dev/component":"sandbox"}', ["/gateway/podLabels/agentrun.dev~1component"]),
