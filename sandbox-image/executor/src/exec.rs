@@ -193,10 +193,8 @@ impl Output {
 
     fn take(&self, count: usize) -> usize {
         let count = count as u64;
-        let before = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(count)))
-            .unwrap_or_default();
+        let before =
+            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(count))).unwrap_or_default();
         usize::try_from(before.min(count)).unwrap_or_default()
     }
 }

@@ -34,9 +34,9 @@ pub fn write(workspace: &Workspace, request: &Request, write: &FsWrite) -> Resul
     let mut left = write.size;
     while left > 0 {
         let chunk = request.chunk_blocking().ok_or_else(Failure::cancelled)?;
-        left = left.checked_sub(chunk.len() as u64).ok_or_else(|| {
-            Failure::new(INVALID, format!("size: more than the announced {} bytes were sent", write.size))
-        })?;
+        left = left
+            .checked_sub(chunk.len() as u64)
+            .ok_or_else(|| Failure::new(INVALID, format!("size: more than the announced {} bytes were sent", write.size)))?;
         hash.update(&chunk);
         replacement.append(&chunk)?;
     }

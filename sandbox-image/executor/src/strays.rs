@@ -59,8 +59,7 @@ impl Strays {
     fn pass(&self) -> usize {
         let known = lock(&self.known);
         let processes = Processes::read();
-        let strays: Vec<Pid> =
-            processes.children(rustix::process::getpid()).iter().copied().filter(|pid| !known.contains(pid)).collect();
+        let strays: Vec<Pid> = processes.children(rustix::process::getpid()).iter().copied().filter(|pid| !known.contains(pid)).collect();
         for stray in &strays {
             let _ = rustix::process::kill_process(*stray, Signal::KILL);
             processes.kill_beneath(*stray);

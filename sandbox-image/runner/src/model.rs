@@ -1,0 +1,254 @@
+//! One turn with the model, through the gateway: the call, its repeats, and what each refusal means for the run.
+
+use std::time::Duration;
+
+use agentrun_protocol::routes;
+use bytes::Bytes;
+use http::{Method, header};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    deadline::Deadline,
+    events::Events,
+    gateway::{Answer, Call, CallError, Gateway},
+};
+
+/// Tries of one turn; each costs a request of the budget.
+const MAX_TRIES: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// One answer takes at most so long.
+const CALL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What the model said.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Reply {
+    pub text: String,
+    /// Handed back unchanged where a provider wants it.
+    pub reasoning: Option<serde_json::Value>,
+    pub calls: Vec<ToolCall>,
+    pub finish: String,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+}
+
+/// One tool that the model wants to use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    pub id: String,
+    pub name: String,
+    /// JSON as the model wrote it, or nearly.
+    pub arguments: String,
+}
+
+/// Why there is no reply.
+#[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
+pub enum ModelError {
+    #[error("the budget is spent: {0}")]
+    BudgetExhausted(String),
+    /// The run was closed: cancelled, over, or its token ran out.
+    #[error("the run is no longer active: {0}")]
+    Inactive(String),
+    #[error("the model provider refused the gateway's key: {0}")]
+    ProviderAuthFailed(String),
+    #[error("the model provider is not available: {0}")]
+    ProviderUnavailable(String),
+    #[error("the conversation is too long for the model: {0}")]
+    TooLong(String),
+    #[error("the model call was refused: {0}")]
+    Refused(String),
+}
+
+/// Ask once more until there is a reply or no point in asking.
+pub async fn ask(gateway: &Gateway, events: &Events, deadline: Deadline, body: Bytes) -> Result<Reply, ModelError> {
+    let mut pause = FIRST_PAUSE;
+    let mut renewed = false;
+    for tried in 1.. {
+        let token = gateway.tokens.model();
+        let call = Call {
+            method: Method::POST,
+            path: routes::CHAT_COMPLETIONS.to_owned(),
+            token: Some(&token),
+            body: body.clone(),
+            content_type: "application/json",
+            timeout: CALL_TIMEOUT.min(deadline.left()).max(Duration::from_millis(1)),
+        };
+        let (problem, wait) = match gateway.transport.call(&call).await {
+            Ok(answer) if answer.status.is_success() => match parse(&answer.body) {
+                Ok(reply) => return Ok(reply),
+                Err(problem) => (problem, None),
+            },
+            Ok(answer) => match judge(&answer) {
+                // A token may have been renewed while the call was under way.
+                Judged::Final(ModelError::Inactive(why)) => {
+                    if renewed || token.expose() == gateway.tokens.model().expose() {
+                        return Err(ModelError::Inactive(why));
+                    }
+                    renewed = true;
+                    continue;
+                }
+                Judged::Final(error) => return Err(error),
+                Judged::Again(problem, wait) => (problem, wait),
+            },
+            Err(error) => (error.to_string(), None),
+        };
+        let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if tried >= MAX_TRIES || Instant::now() + wait >= deadline.work_until {
+            return Err(ModelError::ProviderUnavailable(format!("{problem} (tried {tried} times)")));
+        }
+        events.note(format!("the model call failed and is tried again in {:.1} s: {problem}", wait.as_secs_f32()));
+        sleep(wait).await;
+    }
+    unreachable!("the loop ends by itself")
+}
+
+enum Judged {
+    Final(ModelError),
+    Again(String, Option<Duration>),
+}
+
+fn judge(answer: &Answer) -> Judged {
+    let refusal = answer.refusal();
+    let CallError::Refused { status, code, message } = &refusal else { return Judged::Again(refusal.to_string(), None) };
+    let said = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok());
+    let text = format!("{status} {code}: {message}");
+    let again = said("x-should-retry") != Some("false");
+    match (status, code.as_str()) {
+        (_, "model_request_budget_exhausted") => Judged::Final(ModelError::BudgetExhausted(message.clone())),
+        (_, "provider_auth_failed") => Judged::Final(ModelError::ProviderAuthFailed(message.clone())),
+        (401, _) => Judged::Final(ModelError::Inactive(text)),
+        (400 | 413, code) if code.contains("context_length") || *status == 413 => Judged::Final(ModelError::TooLong(text)),
+        (408 | 409 | 425 | 429 | 500..=599, _) if again => {
+            let seconds = said(header::RETRY_AFTER.as_str()).and_then(|value| value.trim().parse::<u64>().ok());
+            Judged::Again(text, seconds.map(Duration::from_secs))
+        }
+        (408 | 409 | 425 | 429 | 500..=599, _) => Judged::Final(ModelError::ProviderUnavailable(text)),
+        _ => Judged::Final(ModelError::Refused(text)),
+    }
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    choices: Vec<Choice>,
+    #[serde(default)]
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    message: Message,
+    #[serde(default)]
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    reasoning_content: Option<serde_json::Value>,
+    #[serde(default)]
+    tool_calls: Option<Vec<WireCall>>,
+}
+
+#[derive(Deserialize)]
+struct WireCall {
+    #[serde(default)]
+    id: String,
+    function: WireFunction,
+}
+
+#[derive(Deserialize)]
+struct WireFunction {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Usage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+}
+
+fn parse(body: &[u8]) -> Result<Reply, String> {
+    let completion: Completion = serde_json::from_slice(body).map_err(|error| format!("the model's answer cannot be read: {error}"))?;
+    let choice = completion.choices.into_iter().next().ok_or("the model's answer has no choice")?;
+    let usage = completion.usage.unwrap_or_default();
+    let calls = choice.message.tool_calls.unwrap_or_default();
+    Ok(Reply {
+        text: choice.message.content.unwrap_or_default(),
+        reasoning: choice.message.reasoning_content.filter(|value| !value.is_null()),
+        calls: calls
+            .into_iter()
+            .enumerate()
+            .map(|(number, call)| ToolCall {
+                id: if call.id.is_empty() { format!("call-{number}") } else { call.id },
+                name: call.function.name,
+                arguments: call.function.arguments,
+            })
+            .collect(),
+        finish: choice.finish_reason.unwrap_or_default(),
+        input_tokens: usage.prompt_tokens,
+        output_tokens: usage.completion_tokens,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_refusal_means_one_thing() {
+        let budget = "model_request_budget_exhausted";
+        for (status, code, headers, expected) in [
+            (403, budget, &[("x-should-retry", "false")][..], "BudgetExhausted"),
+            (401, "inactive_run_token", &[], "Inactive"),
+            (502, "provider_auth_failed", &[], "ProviderAuthFailed"),
+            (429, "rate_limit_exceeded", &[("retry-after", "7")], "again Some(7s)"),
+            (429, "x", &[("retry-after", "soon")], "again None"),
+            (429, "x", &[("x-should-retry", "false")], "ProviderUnavailable"),
+            (500, "", &[], "again None"),
+            (503, "x", &[], "again None"),
+            (400, "context_length_exceeded", &[], "TooLong"),
+            (413, "", &[], "TooLong"),
+            (400, "invalid_request", &[], "Refused"),
+            (403, "model_not_allowed", &[], "Refused"),
+            (302, "", &[], "Refused"),
+        ] {
+            let mut map = HeaderMap::new();
+            headers.iter().for_each(|(name, value)| drop(map.insert(*name, value.parse().unwrap())));
+            let body = json!({"error": {"code": code, "message": "m"}}).to_string().into();
+            let answer = Answer { status: StatusCode::from_u16(status).unwrap(), headers: map, body };
+            let judged = match judge(&answer) {
+                Judged::Final(error) => format!("{error:?}").split('(').next().unwrap().to_owned(),
+                Judged::Again(_, wait) => format!("again {wait:?}"),
+            };
+            assert_eq!(judged, expected, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn replies_of_many_shapes_are_read() {
+        let read = |message: serde_json::Value| {
+            parse(json!({"choices": [{"message": message, "finish_reason": "stop"}], "unknown": {}}).to_string().as_bytes())
+        };
+        assert_eq!(read(json!({"role": "assistant", "content": "hi"})).unwrap().text, "hi");
+        let reply = read(json!({"content": null, "refusal": null, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "list", "arguments": "{}"}},
+            {"function": {"name": "search"}}]}))
+        .unwrap();
+        assert_eq!(reply.calls.len(), 2);
+        assert_eq!((reply.calls[1].id.as_str(), reply.calls[1].arguments.as_str()), ("call-1", ""));
+        for bad in ["", "{}", "[]", r#"{"choices": []}"#, r#"{"choices": [{}]}"#, r#"{"choices": [{"message": {"content": 5}}]}"#] {
+            assert!(parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

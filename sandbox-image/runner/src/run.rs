@@ -1,0 +1,216 @@
+//! One attempt from start to end, in order: attest, bind the socket, exchange, fetch the job, stage, work, check, collect, report.
+
+use std::{path::PathBuf, time::Duration};
+
+use agentrun_protocol::{
+    job::Job,
+    result::{Outcome, ResultResponse, SandboxResult},
+    routes,
+};
+use http::Method;
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use crate::{
+    agent::{Agent, Progress},
+    base_commit,
+    changes::{Changes, collect},
+    checks::{self, Checked},
+    clip::first_chars,
+    confinement::{ProcFacts, attest},
+    connection::{Listening, listen},
+    credentials::Credentials,
+    deadline::{Deadline, unix_now},
+    events::Events,
+    exchange::exchange,
+    executor::{Executor, ExecutorError},
+    gateway::{CallError, Gateway, Transport},
+    report::{Report, pretty},
+    staging::{Base, stage},
+    termination::{Failed, RESULT_INVALID, SANDBOX_LOST, STARTUP_DEADLINE_EXCEEDED, STOPPED},
+};
+
+const EXECUTOR_PATIENCE: Duration = Duration::from_secs(120);
+const JOB_PATIENCE: Duration = Duration::from_secs(60);
+const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// A result is offered for so long even if the deadline has passed: the operator decides what it is worth.
+const REPORT_PATIENCE: Duration = Duration::from_secs(60);
+const MAX_MESSAGE_CHARS: usize = 1024;
+
+/// Where everything is.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `https://host:port`
+    pub gateway: String,
+    pub ticket_dir: PathBuf,
+    pub pod_token: PathBuf,
+    pub socket: PathBuf,
+    /// A hosts file that names the gateway.
+    pub hosts: PathBuf,
+}
+
+/// Run the attempt. Ok: a result was accepted, whatever its verdict.
+pub async fn run(config: Config, facts: &ProcFacts, stop: CancellationToken) -> Result<ResultResponse, Failed> {
+    let walls = attest(facts)?;
+    let events = Events::default();
+    let work = async {
+        let listening =
+            listen(&config.socket).map_err(|error| Failed::new(SANDBOX_LOST, format!("--socket {}: {error}", config.socket.display())))?;
+        let credentials = Credentials::read(&config.ticket_dir, &config.pod_token).map_err(|error| Failed::new(SANDBOX_LOST, error))?;
+        let hosts = std::fs::read_to_string(&config.hosts)
+            .map_err(|error| Failed::new(SANDBOX_LOST, format!("{}: {error}", config.hosts.display())))?;
+        let transport = Transport::new(&config.gateway, &credentials.ca, &hosts).map_err(|error| Failed::new(SANDBOX_LOST, error))?;
+        let (gateway, expires_at) = exchange(&transport, credentials, walls).await?;
+        let _renewal = AbortOnDropHandle::new(tokio::spawn(gateway.tokens.clone().keep_fresh(transport, expires_at)));
+        let sending = AbortOnDropHandle::new(tokio::spawn(events.clone().send_all(gateway.clone())));
+        let outcome = attempt(&gateway, &events, listening).await;
+        drop(sending);
+        outcome
+    };
+    tokio::select! {
+        outcome = work => outcome,
+        // Dropping the work cancels what runs in the executor and closes its connection.
+        () = stopped(&stop, &events) => Err(Failed::new(STOPPED, "the Pod was asked to end")),
+    }
+}
+
+/// The last events go out while the work is still there to send them.
+async fn stopped(stop: &CancellationToken, events: &Events) {
+    stop.cancelled().await;
+    events.note("the Pod was asked to end");
+    events.flush(STOP_PATIENCE).await;
+}
+
+async fn attempt(gateway: &Gateway, events: &Events, listening: Listening) -> Result<ResultResponse, Failed> {
+    let job: Job = gateway
+        .json(Method::GET, routes::JOB, None::<&()>, Instant::now() + JOB_PATIENCE)
+        .await
+        .map_err(|error| Failed::new(STARTUP_DEADLINE_EXCEEDED, format!("the job could not be fetched: {error}")))?;
+    let deadline = Deadline::new(job.deadline, unix_now());
+    let mut attempt = Attempt { gateway, events, deadline, progress: Progress::new(&job), job, checked: Vec::new() };
+
+    let outcome = match listening.accept(EXECUTOR_PATIENCE.min(deadline.left())).await {
+        Err(why) => Ended::without_changes(Outcome::ExecutorLost, why),
+        Ok((connection, _hello)) => {
+            let executor = Closing(Executor::new(connection));
+            attempt.work(&executor.0).await
+        }
+    };
+    attempt.report(outcome).await
+}
+
+/// Closes the executor's connection however the work ends.
+struct Closing(Executor);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// How the work ended.
+struct Ended {
+    outcome: Outcome,
+    message: String,
+    changes: Changes,
+}
+
+impl Ended {
+    fn without_changes(outcome: Outcome, message: String) -> Self {
+        let problems = vec!["the workspace could not be read".to_owned()];
+        Ended { outcome, message, changes: Changes { problems, ..Changes::default() } }
+    }
+}
+
+struct Attempt<'a> {
+    gateway: &'a Gateway,
+    events: &'a Events,
+    deadline: Deadline,
+    progress: Progress,
+    job: Job,
+    checked: Vec<Checked>,
+}
+
+impl Attempt<'_> {
+    fn reporting(&self) -> Report<'_> {
+        let until = self.deadline.end.max(Instant::now() + REPORT_PATIENCE);
+        Report { gateway: self.gateway, events: self.events, until }
+    }
+
+    async fn work(&mut self, executor: &Executor) -> Ended {
+        let base = match stage(executor, &self.job).await {
+            Ok(base) => base,
+            Err((outcome, message)) => return Ended::without_changes(outcome, message),
+        };
+        match base_commit::commit(executor).await {
+            Ok(true) => {}
+            Ok(false) => self.events.note("the image has no git; there is no base commit"),
+            Err(why) => self.events.note(format!("there is no base commit: {why}")),
+        }
+        let agent = Agent { gateway: self.gateway, executor, events: self.events, deadline: self.deadline, max_steps: self.job.max_steps };
+        let (mut outcome, mut message) = agent.run(&mut self.progress).await;
+        if matches!(outcome, Outcome::Done | Outcome::StepLimit)
+            && let Err((cut_short, why)) = checks::run(executor, self.events, self.deadline, &self.job.checks, &mut self.checked).await
+        {
+            (outcome, message) = (cut_short, why);
+        }
+        match self.changes(executor, &base).await {
+            Ok(changes) => Ended { outcome, message, changes },
+            Err(lost) => Ended::without_changes(Outcome::ExecutorLost, lost.to_string()),
+        }
+    }
+
+    async fn changes(&self, executor: &Executor, base: &Base) -> Result<Changes, ExecutorError> {
+        let report = self.reporting();
+        collect(executor, base, async |digest: String, content| report.blob(&digest, content).await.map_err(|error| error.to_string()))
+            .await
+    }
+
+    async fn report(mut self, ended: Ended) -> Result<ResultResponse, Failed> {
+        let Ended { outcome, message, changes } = ended;
+        let checked = std::mem::take(&mut self.checked);
+        let report = self.reporting();
+        let checks = report.checks(checked).await;
+        report.request(&self.job).await;
+        report.artifact("transcript.ndjson", self.progress.conversation.transcript()).await;
+        let paths: Vec<&str> = changes.changes.iter().map(|change| change.path.as_str()).collect();
+        let checkpoint = json!({
+            "outcome": outcome, "step": self.progress.steps, "changedPaths": paths,
+            "inputTokens": self.progress.input_tokens, "outputTokens": self.progress.output_tokens,
+        });
+        report.artifact("checkpoint.json", pretty(&checkpoint)).await;
+
+        let manifest_complete = changes.complete();
+        let message = match manifest_complete {
+            true => message,
+            false => format!("not all of the workspace can be in a patch ({}). {message}", changes.problems.join("; ")),
+        };
+        let result = SandboxResult {
+            run_uid: self.job.run_uid.clone(),
+            attempt: self.job.attempt,
+            outcome,
+            message: first_chars(&message, MAX_MESSAGE_CHARS),
+            steps: self.progress.steps,
+            checks,
+            changes: changes.changes,
+            manifest_complete,
+        };
+        if let Ok(value) = serde_json::to_value(&result) {
+            report.artifact("result.json", pretty(&value)).await;
+        }
+        if !self.events.flush(FLUSH_PATIENCE).await {
+            println!("some events did not reach the gateway");
+        }
+        report.result(&result).await.map_err(undelivered)
+    }
+}
+
+fn undelivered(error: CallError) -> Failed {
+    let reason = match error {
+        CallError::Refused { status: 400 | 413 | 422, .. } => RESULT_INVALID,
+        _ => SANDBOX_LOST,
+    };
+    Failed::new(reason, format!("the result could not be delivered: {error}"))
+}
