@@ -1,19 +1,25 @@
 //! What handlers share, and the routers of the three listeners. Handlers are thin: extract, authorise, act, answer.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use agentrun_crds::AgentRun;
 use agentrun_protocol::event::EventType;
+use agentrun_protocol::routes;
 use axum::Router;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::auth::TokenKeys;
+use crate::budget::{DirectLedger, Ledger};
 use crate::clock::Clock;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::model::ModelProxy;
 use crate::runs::{RunDirectory, StatusWriter};
 use crate::store::Stores;
-use crate::{artifacts, events, result};
+use crate::{artifacts, events, exchange, job, metrics, model, result};
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
@@ -30,11 +36,48 @@ pub struct Shared {
     pub keys: TokenKeys,
     pub stores: Stores,
     pub recorder: Arc<dyn Recorder>,
+    pub ledger: Arc<dyn Ledger>,
+    pub model: ModelProxy,
+    pub metrics: Metrics,
+    /// Set when the process has begun to end.
+    draining: AtomicBool,
+}
+
+/// What a state is made from.
+pub struct Parts {
+    pub clock: Clock,
+    pub kube: kube::Client,
+    pub namespace: String,
+    /// Survives restarts of the process.
+    pub instance: String,
+    pub keys: TokenKeys,
+    pub stores: Stores,
+    pub recorder: Arc<dyn Recorder>,
+    pub max_in_flight_per_run: usize,
 }
 
 impl AppState {
-    pub fn new(shared: Shared) -> Self {
-        AppState(Arc::new(shared))
+    /// Starts nothing: the caller runs `runs.run()`, `model.providers.run()` and the sweeps.
+    pub fn assemble(parts: Parts) -> Self {
+        let Parts { clock, kube, namespace, instance, keys, stores, recorder, max_in_flight_per_run } = parts;
+        let runs = RunDirectory::new(kube.clone());
+        let status = StatusWriter::new(kube.clone(), runs.clone());
+        let ledger = Arc::new(DirectLedger::new(&instance, status.clone(), runs.clone(), clock.clone()));
+        let model = ModelProxy::new(kube.clone(), &namespace, runs.clone(), max_in_flight_per_run);
+        let (metrics, draining) = (Metrics::default(), AtomicBool::new(false));
+        AppState(Arc::new(Shared { clock, kube, namespace, runs, status, keys, stores, recorder, ledger, model, metrics, draining }))
+    }
+}
+
+impl Shared {
+    /// From now on this process is not ready.
+    pub fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether the watches are in and the process is not ending.
+    pub fn is_ready(&self) -> bool {
+        self.runs.is_synced() && !self.draining.load(Ordering::Acquire)
     }
 }
 
@@ -52,12 +95,62 @@ pub trait Recorder: Send + Sync + 'static {
     fn record(&self, run: Arc<AgentRun>, key: String, kind: EventType, data: Value) -> BoxFuture<'static, ()>;
 }
 
+/// Which credential a sandbox route wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Ticket, Pod token and key, in the body.
+    Exchange,
+    ModelToken,
+    EventsToken,
+    /// A live run token of any audience.
+    AnyToken,
+}
+
+/// Every route of the sandbox listener, for tests that try each with each wrong credential. `{digest}` stands for a digest.
+pub const SANDBOX_ROUTES: &[(&str, &str, Access)] = &[
+    ("POST", routes::EXCHANGE, Access::Exchange),
+    ("POST", routes::RENEW, Access::AnyToken),
+    ("GET", routes::JOB, Access::EventsToken),
+    ("POST", routes::EVENTS, Access::EventsToken),
+    ("PUT", "/sandbox/v1/blobs/{digest}", Access::EventsToken),
+    ("POST", routes::ARTIFACTS, Access::EventsToken),
+    ("POST", routes::RESULT, Access::EventsToken),
+    ("POST", routes::CHAT_COMPLETIONS, Access::ModelToken),
+];
+
 /// The sandbox listener.
 pub fn sandbox_router(state: AppState) -> Router {
-    Router::new().merge(events::sandbox_routes()).merge(artifacts::sandbox_routes()).merge(result::sandbox_routes()).with_state(state)
+    Router::new()
+        .merge(exchange::routes())
+        .merge(job::routes())
+        .merge(model::routes())
+        .merge(events::sandbox_routes())
+        .merge(artifacts::sandbox_routes())
+        .merge(result::sandbox_routes())
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(state)
 }
 
 /// The people listener.
 pub fn people_router(state: AppState) -> Router {
-    Router::new().merge(events::people_routes()).merge(artifacts::people_routes()).with_state(state)
+    Router::new()
+        .merge(events::people_routes())
+        .merge(artifacts::people_routes())
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(state)
+}
+
+/// The operations listener; it may be up before there is a state.
+pub fn operations_router(state: Arc<OnceLock<AppState>>) -> Router {
+    metrics::routes().fallback(no_such_route).with_state(state)
+}
+
+async fn no_such_route() -> ApiError {
+    ApiError::not_found("there is no such route on this listener")
+}
+
+async fn wrong_method() -> ApiError {
+    ApiError::new(http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "the route exists, but not for this method")
 }

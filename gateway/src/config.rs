@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use agentrun_crds::names;
 
+use crate::store::StoreOptions;
+
 /// The gateway of AgentRun.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "gateway", version)]
@@ -27,6 +29,8 @@ pub struct Config {
     /// Folder of the embedded event and artifact stores.
     #[arg(long, default_value = "/var/lib/agentrun")]
     pub data_dir: PathBuf,
+    #[command(flatten)]
+    pub store: StoreOptions,
     /// How long streams may go on after SIGTERM.
     #[arg(long, default_value_t = 25)]
     pub drain_seconds: u64,

@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod model;
 pub mod result;
 pub mod runs;
+pub mod secrets;
 pub mod serve;
 pub mod store;
 pub mod tls;

@@ -1,1 +1,150 @@
-fn main() {}
+//! Start, run, drain. Everything else is in the library.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use agentrun_gateway::app::{AppState, Parts, operations_router, people_router, sandbox_router};
+use agentrun_gateway::auth::TokenKeys;
+use agentrun_gateway::budget::Orphans;
+use agentrun_gateway::clock::Clock;
+use agentrun_gateway::config::Config;
+use agentrun_gateway::events::LogRecorder;
+use agentrun_gateway::serve::{Listener, Stop, bind};
+use agentrun_gateway::store::Stores;
+use agentrun_gateway::tls::follow_certificate;
+use anyhow::Context;
+use clap::Parser;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+
+/// People's connections are followers that resume by cursor; they need no long farewell.
+const PEOPLE_DRAIN: Duration = Duration::from_secs(2);
+/// For settlements and their events after the last connection.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
+
+fn main() -> anyhow::Result<()> {
+    let config = Config::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,kube=warn".into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if config.log_json {
+        log.json().init()
+    } else {
+        log.init()
+    }
+    // Only fails if one is installed already, and this is the first.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let mut ending = Ending { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+    let clock = Clock::system();
+    let kube = client().await?;
+
+    // Health first, so that waiting for Secrets is seen as starting rather than as dead.
+    let ready: Arc<OnceLock<AppState>> = Arc::default();
+    let operations_stop = Stop::default();
+    let operations = Listener {
+        name: "operations",
+        tcp: bind("operations", config.operations_listen).await?,
+        tls: None,
+        router: operations_router(ready.clone()),
+        max_connections: 64,
+    };
+    let operations = tokio::spawn(operations.serve(operations_stop.clone()));
+
+    tracing::info!("waiting for the token keys and the serving certificate");
+    let secrets = async {
+        let keys = async { TokenKeys::follow(kube.clone(), config.namespace.clone()).await.context("these token keys cannot be used") };
+        tokio::try_join!(keys, follow_certificate(kube.clone(), config.namespace.clone()))
+    };
+    let (keys, tls) = tokio::select! {
+        secrets = secrets => secrets?,
+        () = ending.asked() => return Ok(()),
+    };
+    let stores = {
+        let (folder, options, clock) = (config.data_dir.clone(), config.store.clone(), clock.clone());
+        tokio::task::spawn_blocking(move || Stores::embedded(&folder, &options, clock)).await?.context("the stores cannot be opened")?
+    };
+    let recorder = LogRecorder::new(stores.clone());
+    let state = AppState::assemble(Parts {
+        clock: clock.clone(),
+        kube,
+        namespace: config.namespace.clone(),
+        instance: config.instance.clone(),
+        keys,
+        stores: stores.clone(),
+        recorder: Arc::new(recorder.clone()),
+        max_in_flight_per_run: config.max_in_flight_per_run,
+    });
+
+    let proxy = state.model.clone();
+    tokio::spawn(state.runs.clone().run());
+    tokio::spawn(state.model.providers.clone().run());
+    tokio::spawn(recorder.run(state.runs.clone()));
+    let longest_call = Box::new(move |provider: &str| proxy.longest_call(provider));
+    tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
+
+    let tcp = bind("sandbox", config.sandbox_listen).await?;
+    let (sandbox_stop, people_stop) = (Stop::default(), Stop::default());
+    let max_connections = config.max_connections;
+    let sandbox = Listener { name: "sandbox", tcp, tls: Some(tls.clone()), router: sandbox_router(state.clone()), max_connections };
+    let tcp = bind("people", config.people_listen).await?;
+    let people = Listener { name: "people", tcp, tls: Some(tls), router: people_router(state.clone()), max_connections };
+    tokio::select! {
+        () = state.runs.wait_synced() => {}
+        () = ending.asked() => return Ok(()),
+    }
+    let mut sandbox = tokio::spawn(sandbox.serve(sandbox_stop.clone()));
+    let mut people = tokio::spawn(people.serve(people_stop.clone()));
+    let _ = ready.set(state.clone());
+    tracing::info!(sandbox = %config.sandbox_listen, people = %config.people_listen, "serving");
+
+    ending.asked().await;
+    tracing::info!(seconds = config.drain_seconds, "draining");
+    state.start_draining();
+    sandbox_stop.gently.cancel();
+    people_stop.gently.cancel();
+    if timeout(PEOPLE_DRAIN, &mut people).await.is_err() {
+        people_stop.now.cancel();
+        let _ = people.await;
+    }
+    if timeout(Duration::from_secs(config.drain_seconds), &mut sandbox).await.is_err() {
+        tracing::warn!("calls still under way are broken off and charged in full");
+        sandbox_stop.now.cancel();
+        let _ = sandbox.await;
+    }
+    state.model.tasks.close();
+    let settled = timeout(SETTLE_TIME, async {
+        state.ledger.idle().await;
+        state.model.tasks.wait().await;
+        state.ledger.idle().await;
+    });
+    if settled.await.is_err() {
+        tracing::warn!("some settlements could not be written; the next start charges them in full");
+    }
+    operations_stop.now.cancel();
+    let _ = operations.await;
+    Ok(())
+}
+
+async fn client() -> anyhow::Result<kube::Client> {
+    let mut config = kube::Config::infer().await.context("there is neither a kubeconfig nor a ServiceAccount")?;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(kube::Client::try_from(config)?)
+}
+
+/// SIGTERM or SIGINT.
+struct Ending {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ending {
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

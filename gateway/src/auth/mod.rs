@@ -5,6 +5,6 @@ mod keys;
 mod person;
 mod run_token;
 
-pub use keys::TokenKeys;
+pub use keys::{TokenKeys, TokenKeysError};
 pub use person::Person;
 pub use run_token::{AnyAudience, Approvals, Events, Inactive, Model, RunAudience, RunCaller, bearer, check_active, run_uid_text};

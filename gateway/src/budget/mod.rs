@@ -1,1 +1,72 @@
-//! budget (in the making).
+//! The budget ledger: one trait, so that leased slices can become a second implementation; today every reservation and
+//! settlement is a compare-and-swap on `AgentRun.status`, folded per run.
+
+mod ask;
+mod direct;
+mod orphans;
+mod reservation;
+
+use std::sync::Arc;
+
+use agentrun_crds::AgentRun;
+use agentrun_crds::budget::{Amount, Dimension};
+use agentrun_protocol::token::Claims;
+use futures::future::BoxFuture;
+
+use crate::error::ApiError;
+
+pub use ask::{Ask, Granted, Price, plan};
+pub use direct::DirectLedger;
+pub use orphans::Orphans;
+pub use reservation::{Charge, Dispatched, Reserved};
+
+/// Why a call is not admitted.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotAdmitted {
+    /// The token's run is not open (any more).
+    #[error("the run is not active")]
+    Inactive,
+    /// Spent: no later retry can help.
+    #[error("the budget's {0} are spent")]
+    Exhausted(Dimension),
+    /// The rest is reserved by calls in flight; a later retry can help.
+    #[error("the rest of the budget's {0} is reserved by calls in flight")]
+    Contended(Dimension),
+    /// As many calls are in flight as a run may have.
+    #[error("too many calls are in flight")]
+    TooManyInFlight,
+    /// A cost limit stands, but the model has no price.
+    #[error("the model has no price, and the run has a cost limit")]
+    Unpriced,
+    /// The state could not be written or read.
+    #[error(transparent)]
+    Failed(ApiError),
+}
+
+/// Admits model calls and books what they took.
+pub trait Ledger: Send + Sync + 'static {
+    /// Admit one call at its worst case. `claims` are checked again on the very object that the reservation is written to.
+    fn reserve(&self, run: Arc<AgentRun>, claims: Claims, ask: Ask) -> BoxFuture<'static, Result<Reserved, NotAdmitted>>;
+
+    /// Charge reservations in full whose holder no longer answers for them.
+    fn charge_in_full(&self, run: Arc<AgentRun>, ids: Vec<String>);
+
+    /// Ids that this process answers for.
+    fn is_live(&self, id: &str) -> bool;
+
+    /// This process, as written in `reservations[].holder`.
+    fn holder(&self) -> &str;
+
+    /// Wait until everything settled so far is written.
+    fn idle(&self) -> BoxFuture<'static, ()>;
+}
+
+/// What a settlement came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub actual: Amount,
+    pub requests_spent: i64,
+    pub requests_limit: i64,
+    /// The provider reported more than was reserved; the budget is closed.
+    pub overrun: bool,
+}

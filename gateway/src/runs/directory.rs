@@ -63,7 +63,7 @@ impl RunDirectory {
         match event {
             watcher::Event::Init => runs.listing = Some(HashMap::new()),
             watcher::Event::InitApply(run) => {
-                let run = Arc::new(slim(run));
+                let run = Arc::new(seen(run));
                 if let Some(listing) = &mut runs.listing {
                     listing.insert(super::uid(&run).to_owned(), run.clone());
                 }
@@ -80,7 +80,7 @@ impl RunDirectory {
                 self.synced.send_replace(true);
             }
             watcher::Event::Apply(run) => {
-                let run = Arc::new(slim(run));
+                let run = Arc::new(seen(run));
                 runs.insert(run.clone());
                 let _ = self.changes.send(run);
             }
@@ -100,7 +100,7 @@ impl RunDirectory {
         *self.synced.borrow()
     }
 
-    /// A run by UID, as last seen by the watch.
+    /// A run by UID, as last seen by the watch, without the contents of its inline files.
     pub fn get(&self, uid: &str) -> Option<Arc<AgentRun>> {
         self.lock().by_uid.get(uid).cloned()
     }
@@ -125,11 +125,11 @@ impl RunDirectory {
     /// The run by a consistent read that is at most `CONFIRMATION_TTL` old. Unknown UIDs and runs that were deleted or
     /// replaced: 401 `inactive_run_token`. No answer from the API server: 503, nothing is granted.
     pub async fn confirm_live(&self, uid: &str) -> Result<Arc<AgentRun>, ApiError> {
-        self.confirm_within(uid, CONFIRMATION_TTL).await
+        self.confirm_within(uid, CONFIRMATION_TTL).await.map(|(_, run)| run)
     }
 
-    /// As `confirm_live`, but with a confirmation no older than `age`.
-    pub async fn confirm_within(&self, uid: &str, age: Duration) -> Result<Arc<AgentRun>, ApiError> {
+    /// As `confirm_live`, but with a confirmation no older than `age`; also says since when it counts.
+    pub async fn confirm_within(&self, uid: &str, age: Duration) -> Result<(Instant, Arc<AgentRun>), ApiError> {
         let (known, slot) = {
             let mut runs = self.lock();
             let known = runs.by_uid.get(uid).cloned().ok_or_else(ApiError::inactive_run_token)?;
@@ -139,7 +139,7 @@ impl RunDirectory {
         if let Some((since, run)) = &*slot
             && since.elapsed() < age
         {
-            return Ok(run.clone());
+            return Ok((*since, run.clone()));
         }
         let since = Instant::now();
         let api: Api<AgentRun> = Api::namespaced(self.client.clone(), super::namespace(&known));
@@ -148,7 +148,7 @@ impl RunDirectory {
             Ok(Ok(Some(run))) if super::uid(&run) == uid => {
                 let run = Arc::new(slim(run));
                 *slot = Some((since, run.clone()));
-                Ok(run)
+                Ok((since, run))
             }
             Ok(Ok(_)) => {
                 *slot = None;
@@ -156,6 +156,19 @@ impl RunDirectory {
             }
             Ok(Err(error)) => Err(ApiError::api_server(error)),
             Err(_) => Err(ApiError::api_server("a consistent read of an AgentRun took too long")),
+        }
+    }
+
+    /// The run as last written by us or seen by the watch, whichever is newer: a first guess for a compare-and-swap.
+    pub fn freshest(&self, uid: &str) -> Option<Arc<AgentRun>> {
+        let (seen, slot) = {
+            let runs = self.lock();
+            (runs.by_uid.get(uid).cloned(), runs.confirmations.get(uid).cloned())
+        };
+        let written = slot.and_then(|slot| slot.try_lock().ok().and_then(|slot| slot.as_ref().map(|(_, run)| run.clone())));
+        match (seen, written) {
+            (Some(seen), Some(written)) => Some(if version(&written) > version(&seen) { written } else { seen }),
+            (seen, written) => seen.or(written),
         }
     }
 
@@ -186,6 +199,9 @@ impl RunDirectory {
 impl Runs {
     fn insert(&mut self, run: Arc<AgentRun>) {
         let uid = super::uid(&run).to_owned();
+        if super::is_terminal(&run) {
+            self.confirmations.remove(&uid);
+        }
         self.uid_by_name.insert((super::namespace(&run).to_owned(), super::name(&run).to_owned()), uid.clone());
         self.by_uid.insert(uid, run);
     }
@@ -199,6 +215,20 @@ impl Runs {
         }
         self.confirmations.remove(uid);
     }
+}
+
+/// As the watch keeps it: without the contents of inline files, which would be most of the memory. Consistent reads have them.
+fn seen(run: AgentRun) -> AgentRun {
+    let mut run = slim(run);
+    for file in run.spec.source.inline.iter_mut().flat_map(|inline| &mut inline.files) {
+        file.content = String::new();
+    }
+    run
+}
+
+/// Resource versions of custom resources are comparable integers; a wrong guess costs one conflict.
+fn version(run: &AgentRun) -> u64 {
+    run.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Managed fields are of no use here and can be larger than the rest.

@@ -74,6 +74,10 @@ impl StatusWriter {
                 Ok(Ok(written)) => return Ok((value, self.directory.confirmed(since, written))),
                 Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Err(ApiError::inactive_run_token()),
+                // Refused for good, such as by a rule of the CRD: a bug of ours, and nothing was written.
+                Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
+                    return Err(ApiError::internal(format!("a status write was refused: {}", status.message)));
+                }
                 // The write may or may not have happened: deciding again on the live object tells.
                 Ok(Err(error)) if Instant::now() < deadline => {
                     tracing::warn!(%error, "a status write failed; the live object decides");

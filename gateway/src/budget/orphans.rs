@@ -1,0 +1,84 @@
+//! Reservations whose holder no longer answers for them are charged in full: those of an earlier life of this process at
+//! once, others when they are older than any call may be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentrun_crds::AgentRun;
+use agentrun_crds::budget::{Gate, Reservation};
+
+use super::Ledger;
+use crate::clock::Clock;
+use crate::runs::RunDirectory;
+
+const SWEEP_EVERY: Duration = Duration::from_secs(20);
+/// Time for the write that settles a call that ended.
+const MARGIN_SECONDS: i64 = 120;
+
+/// The sweep.
+pub struct Orphans {
+    pub ledger: Arc<dyn Ledger>,
+    pub directory: RunDirectory,
+    pub clock: Clock,
+    /// Longest total time of a call to the named provider, in seconds.
+    pub longest_call: Box<dyn Fn(&str) -> i64 + Send + Sync>,
+}
+
+impl Orphans {
+    /// Sweep now and then, for ever.
+    pub async fn run(self) {
+        self.directory.wait_synced().await;
+        loop {
+            self.sweep();
+            tokio::time::sleep(SWEEP_EVERY).await;
+        }
+    }
+
+    fn sweep(&self) {
+        let now = self.clock.unix_seconds();
+        for run in self.directory.snapshot() {
+            let ids = self.orphans_of(&run, now);
+            if !ids.is_empty() {
+                tracing::warn!(run = crate::runs::name(&run), count = ids.len(), "reservations without a holder are charged in full");
+                self.ledger.charge_in_full(run, ids);
+            }
+        }
+    }
+
+    fn orphans_of(&self, run: &AgentRun, now: i64) -> Vec<String> {
+        let Some(status) = &run.status else { return Vec::new() };
+        let Some(budget) = status.budget.as_ref().filter(|budget| budget.gate == Gate::Open) else { return Vec::new() };
+        let longest = status.resolved.as_ref().map_or(0, |resolved| (self.longest_call)(&resolved.model.provider));
+        let live = |id: &str| self.ledger.is_live(id);
+        budget.reservations.iter().filter(|r| is_orphan(r, self.ledger.holder(), &live, longest, now)).map(|r| r.id.clone()).collect()
+    }
+}
+
+fn is_orphan(reservation: &Reservation, holder: &str, live: &dyn Fn(&str) -> bool, longest: i64, now: i64) -> bool {
+    let instance = |holder: &str| holder.rsplit_once('/').map(|(instance, _)| instance.to_owned());
+    if reservation.holder == holder {
+        // Ours: orphaned if we forgot it. The margin covers what the watch brought before we settled.
+        return !live(&reservation.id) && now - reservation.since > MARGIN_SECONDS;
+    }
+    instance(&reservation.holder) == instance(holder) || now - reservation.since > longest + MARGIN_SECONDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_are_told_from_the_living() {
+        for (name, holder, id, age, expected) in [
+            ("an earlier life of ours", "gw-0/old", "a", 0, true),
+            ("ours and live", "gw-0/now", "live", 9999, false),
+            ("ours, settled a moment ago", "gw-0/now", "a", 5, false),
+            ("ours, forgotten", "gw-0/now", "a", 121, true),
+            ("another's, young", "gw-1/x", "a", 600, false),
+            ("another's, older than any call", "gw-1/x", "a", 721, true),
+        ] {
+            let reservation = Reservation { id: id.into(), holder: holder.into(), amount: Default::default(), since: 10_000 };
+            assert_eq!(is_orphan(&reservation, "gw-0/now", &|id| id == "live", 600, 10_000 + age), expected, "{name}");
+        }
+    }
+}

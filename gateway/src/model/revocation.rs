@@ -1,0 +1,131 @@
+//! Revocation: while a run has calls open, it is confirmed by consistent reads; if it is not open any more, or could not be
+//! confirmed for two seconds, all its calls are cut.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agentrun_protocol::token::Claims;
+use http::StatusCode;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::{check_active, run_uid_text};
+use crate::runs::{CONFIRMATION_TTL, RunDirectory};
+
+/// How often an open run is read.
+const POLL: Duration = Duration::from_millis(500);
+/// Wait after a read that failed.
+const RETRY: Duration = Duration::from_millis(100);
+
+type Key = ([u8; 16], u32, [u8; 16]);
+
+/// The runs with calls open on this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Revocation(Arc<Shared>);
+
+struct Shared {
+    directory: RunDirectory,
+    open: Mutex<HashMap<Key, Open>>,
+    generations: AtomicU64,
+    most_per_run: usize,
+}
+
+struct Open {
+    calls: usize,
+    /// Tells a revoked entry's permits from those of its successor.
+    generation: u64,
+    revoked: CancellationToken,
+    /// Ends the watcher when the last call has ended.
+    idle: CancellationToken,
+}
+
+/// One open call. Dropping it is its end.
+pub struct Permit {
+    revocation: Revocation,
+    key: Key,
+    generation: u64,
+    revoked: CancellationToken,
+}
+
+impl Permit {
+    /// Cancelled when the run has lost its authority.
+    pub fn revoked(&self) -> &CancellationToken {
+        &self.revoked
+    }
+}
+
+impl Revocation {
+    pub fn new(directory: RunDirectory, most_per_run: usize) -> Self {
+        Revocation(Arc::new(Shared { directory, open: Mutex::default(), generations: AtomicU64::new(0), most_per_run }))
+    }
+
+    /// Open a call of a run that was confirmed at `since`; `None` if it has too many.
+    pub fn enter(&self, claims: &Claims, since: Instant) -> Option<Permit> {
+        let key = (claims.run_uid, claims.attempt, claims.nonce);
+        let mut open = self.lock();
+        if let Some(entry) = open.get_mut(&key)
+            && !entry.revoked.is_cancelled()
+        {
+            if entry.calls >= self.0.most_per_run {
+                return None;
+            }
+            entry.calls += 1;
+            return Some(Permit { revocation: self.clone(), key, generation: entry.generation, revoked: entry.revoked.clone() });
+        }
+        let generation = self.0.generations.fetch_add(1, Ordering::Relaxed);
+        let entry = Open { calls: 1, generation, revoked: CancellationToken::new(), idle: CancellationToken::new() };
+        let permit = Permit { revocation: self.clone(), key, generation, revoked: entry.revoked.clone() };
+        tokio::spawn(watch(self.0.directory.clone(), *claims, since, entry.revoked.clone(), entry.idle.clone()));
+        open.insert(key, entry);
+        Some(permit)
+    }
+
+    /// Calls open now.
+    pub fn open_calls(&self) -> usize {
+        self.lock().values().map(|open| open.calls).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Open>> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut open = self.revocation.lock();
+        if let Some(entry) = open.get_mut(&self.key).filter(|entry| entry.generation == self.generation) {
+            entry.calls -= 1;
+            if entry.calls == 0 {
+                entry.idle.cancel();
+                open.remove(&self.key);
+            }
+        }
+    }
+}
+
+async fn watch(directory: RunDirectory, claims: Claims, mut since: Instant, revoked: CancellationToken, idle: CancellationToken) {
+    let uid = run_uid_text(&claims);
+    let mut wait = POLL;
+    loop {
+        let confirm = async {
+            tokio::time::sleep(wait).await;
+            directory.confirm_within(&uid, POLL).await
+        };
+        tokio::select! {
+            () = idle.cancelled() => return,
+            confirmed = tokio::time::timeout_at(since + CONFIRMATION_TTL, confirm) => match confirmed {
+                Ok(Ok((at, run))) if check_active(&run, &claims).is_ok() => {
+                    since = at;
+                    wait = POLL;
+                }
+                Ok(Err(error)) if error.status != StatusCode::UNAUTHORIZED => wait = RETRY,
+                Ok(_) | Err(_) => {
+                    revoked.cancel();
+                    return;
+                }
+            }
+        }
+    }
+}
