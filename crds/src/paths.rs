@@ -127,7 +127,9 @@ mod tests {
 
     #[test]
     fn a_path_is_relative_and_plain() {
-        for good in ["a", "a/b.py", ".gitignore", "a/.gitattributes", "git", "git~2", "...", "a b/c", "ü/日本.txt", "-rf", "a*b", "a:b", ".git-x"] {
+        for good in
+            ["a", "a/b.py", ".gitignore", "a/.gitattributes", "git", "git~2", "...", "a b/c", "ü/日本.txt", "-rf", "a*b", "a:b", ".git-x"]
+        {
             assert_eq!(RelativePath::parse(good).map(|path| path.to_string()), Ok(good.to_owned()), "{good:?}");
         }
         for (bad, why) in [

@@ -54,11 +54,9 @@ fn part(kind: &str, name: &str) -> JSONSchemaProps {
 
 #[test]
 fn every_field_of_a_spec_is_in_its_table_and_nothing_else() {
-    for (kind, name, heading) in [
-        ("AgentRun", "agentrun.md", Some("## spec")),
-        ("AgentPolicy", "agentpolicy.md", None),
-        ("ModelProvider", "modelprovider.md", None),
-    ] {
+    for (kind, name, heading) in
+        [("AgentRun", "agentrun.md", Some("## spec")), ("AgentPolicy", "agentpolicy.md", None), ("ModelProvider", "modelprovider.md", None)]
+    {
         let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());
         walk(&part(kind, "spec"), "", &mut all, &mut leaves);
         let documented = documented(&page(name), heading);
@@ -92,7 +90,9 @@ fn every_reason_is_in_the_table_as_the_code_says_it() {
         .filter_map(|line| line.strip_prefix("| `"))
         .map(|row| row.split(" | ").take(3).map(|cell| cell.trim_end_matches('`')).collect())
         .collect();
-    let expected: Vec<Vec<String>> =
-        Reason::ALL.iter().map(|reason| vec![reason.as_str().to_owned(), format!("{:?}", reason.fault()), reason.meaning().to_owned()]).collect();
+    let expected: Vec<Vec<String>> = Reason::ALL
+        .iter()
+        .map(|reason| vec![reason.as_str().to_owned(), format!("{:?}", reason.fault()), reason.meaning().to_owned()])
+        .collect();
     assert_eq!(rows, expected);
 }

@@ -13,7 +13,7 @@ pub fn shape(run: &mut Node<'_>) {
 }
 
 fn spec(spec: &mut Node<'_>) {
-    grammar::text(&mut spec.at("instruction"), 1, 32_000);
+    grammar::long_text(spec, "instruction", 1, 32_000);
     source(&mut spec.at("source"));
     let mut allowed = spec.at("allowedPaths");
     allowed.list_set(1, 64);
@@ -32,9 +32,7 @@ fn spec(spec: &mut Node<'_>) {
         if !MUTABLE.contains(&field.as_str()) {
             spec.rule_on(
                 &field,
-                format!(
-                    "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
-                ),
+                format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"),
                 "is immutable: of a run's spec only cancel (to true) and ttlSecondsAfterFinished may change; submit another run",
             );
         }
@@ -51,15 +49,13 @@ fn source(source: &mut Node<'_>) {
     files
         .list_by("path", 1, 32)
         .rule("self.map(f, size(bytes(f.content))).sum() <= 128000", "may have at most 128,000 bytes of content in all")
-        .rule(
-            "!self.exists(f, self.exists(g, g.path.startsWith(f.path + '/')))",
-            "may not use one path both as a file and as a directory",
-        );
+        .rule("!self.exists(f, self.exists(g, g.path.startsWith(f.path + '/')))", "may not use one path both as a file and as a directory");
     grammar::path(&mut files.each().at("path"));
-    files
-        .each()
-        .at("content")
-        .chars(0, 64_000)
-        .rule("size(bytes(self)) <= 64000", "may have at most 64,000 bytes (UTF-8)")
-        .rule(r"!self.contains('\u0000')", "must be text: it may contain no NUL");
+    files.each().at("content").chars(0, 64_000);
+    // On the file, not on its content, which a refusal would repeat.
+    files.each().rule_on("content", "size(bytes(self.content)) <= 64000", "may have at most 64,000 bytes (UTF-8)").rule_on(
+        "content",
+        r"!self.content.contains('\u0000')",
+        "must be text: it may contain no NUL",
+    );
 }

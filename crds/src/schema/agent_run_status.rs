@@ -60,6 +60,7 @@ fn resolved_bounds(resolved: &mut Node<'_>) {
     for price in ["model.inputMicrosPerMillion", "model.outputMicrosPerMillion"] {
         resolved.at(price).natural();
     }
+    budget::amounts(&mut resolved.at("budget"));
     resolved.at("allowedPaths").list(0, 64).each().chars(1, grammar::PATH_BYTES + 3);
     resolved.at("checks").list(0, 16);
     resolved.at("checks[].name").chars(1, 63);
@@ -116,13 +117,11 @@ fn attempt(status: &mut Node<'_>) {
             "does not change after a terminal phase",
         );
     for field in ["podRef", "ticketSha256"] {
-        status
-            .rule_on(field, format!("!has(self.{field}) || has(self.attempt)"), "needs attempt to be set")
-            .rule_on(
-                field,
-                format!("!has(oldSelf.{field}) || self.attempt > oldSelf.attempt || (has(self.{field}) && self.{field} == oldSelf.{field})"),
-                "is set once an attempt; it changes or goes only when attempt rises",
-            );
+        status.rule_on(field, format!("!has(self.{field}) || has(self.attempt)"), "needs attempt to be set").rule_on(
+            field,
+            format!("!has(oldSelf.{field}) || self.attempt > oldSelf.attempt || (has(self.{field}) && self.{field} == oldSelf.{field})"),
+            "is set once an attempt; it changes or goes only when attempt rises",
+        );
     }
     status
         .rule_on(

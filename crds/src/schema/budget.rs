@@ -9,9 +9,7 @@ const DIMENSIONS: [(&str, bool); 4] = [("requests", false), ("inputTokens", true
 
 pub fn shape(budget: &mut Node<'_>) {
     for part in ["limit", "spent", "reservations[]", "overrun"] {
-        for (dimension, _) in DIMENSIONS {
-            budget.at(part).at(dimension).natural();
-        }
+        amounts(&mut budget.at(part));
     }
     budget.at("spent.upstreamAttempts").natural();
     budget.at("reservations").list_by("id", 0, MAX_RESERVATIONS);
@@ -46,7 +44,11 @@ pub fn shape(budget: &mut Node<'_>) {
             "must be empty when gate is Closed: closing charges them",
         )
         .rule_on("overrun", "!has(self.overrun) || self.gate == 'Closed'", "closes the gate")
-        .rule_on("overrun", format!("!has(self.overrun) || {}", DIMENSIONS.map(|(d, _)| format!("self.overrun.{d} > 0")).join(" || ")), "must be above 0 in some dimension, or absent")
+        .rule_on(
+            "overrun",
+            format!("!has(self.overrun) || {}", DIMENSIONS.map(|(d, _)| format!("self.overrun.{d} > 0")).join(" || ")),
+            "must be above 0 in some dimension, or absent",
+        )
         .rule_on(
             "overrun",
             format!(
@@ -55,4 +57,11 @@ pub fn shape(budget: &mut Node<'_>) {
             ),
             "never falls and is never removed",
         );
+}
+
+/// No dimension is negative.
+pub fn amounts(node: &mut Node<'_>) {
+    for (dimension, _) in DIMENSIONS {
+        node.at(dimension).natural();
+    }
 }

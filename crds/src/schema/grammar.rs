@@ -11,12 +11,18 @@ const NOT_TEXT: &str = r"[\x00-\x08\x0B-\x1F\x7F-\x9F\x{061C}\x{200E}\x{200F}\x{
 /// Any control character and any character that is not seen, as in `paths::is_invisible`; backslash for paths.
 const NOT_PATH: &str = r"[\\\x00-\x1F\x7F-\x9F\x{AD}\x{61C}\x{180E}\x{200B}-\x{200F}\x{2028}-\x{202E}\x{2060}-\x{206F}\x{FEFF}\x{FFF9}-\x{FFFB}\x{E0000}-\x{E007F}]";
 
+const TEXT: &str = "may contain no control character but tab and newline, and no character that hides or reorders text (NUL, bidi marks)";
+
 /// Text for people and models, several lines.
 pub fn text(node: &mut Node<'_>, least: usize, most: usize) {
-    node.chars(least, most).rule(
-        format!("!self.matches(r'{NOT_TEXT}')"),
-        "may contain no control character but tab and newline, and no character that hides or reorders text (NUL, bidi marks)",
-    );
+    node.chars(least, most).rule(format!("!self.matches(r'{NOT_TEXT}')"), TEXT);
+}
+
+/// The same for a field that may be long: a refusal repeats the value that its rule stands on, so this one stands on the
+/// parent, of which only the type is repeated.
+pub fn long_text(parent: &mut Node<'_>, field: &str, least: usize, most: usize) {
+    parent.at(field).chars(least, most);
+    parent.rule_on(field, format!("!self.{field}.matches(r'{NOT_TEXT}')"), TEXT);
 }
 
 /// A name of something outside Kubernetes: a model, a key.
@@ -114,9 +120,7 @@ pub fn decimal(node: &mut Node<'_>) {
 /// A Kubernetes quantity above zero.
 pub fn quantity(node: &mut Node<'_>, most: &str) {
     node.chars(1, 32).rule(
-        format!(
-            "isQuantity(self) && quantity(self).isGreaterThan(quantity('0')) && !quantity(self).isGreaterThan(quantity('{most}'))"
-        ),
+        format!("isQuantity(self) && quantity(self).isGreaterThan(quantity('0')) && !quantity(self).isGreaterThan(quantity('{most}'))"),
         format!("must be a quantity such as 1, 500m or 1Gi, above 0 and at most {most}"),
     );
 }

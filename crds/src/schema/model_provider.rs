@@ -10,7 +10,7 @@ pub fn shape(provider: &mut Node<'_>) {
         .rule("!self.contains('@')", "may carry no credentials ('@'): the key belongs into the Secret that secretRef names")
         .rule("!self.contains('?') && !self.contains('#')", "may have no query ('?') and no fragment ('#')")
         .rule(
-            r"self.matches(r'^https?://([A-Za-z0-9.-]+|[[][0-9A-Fa-f:]+[]])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&()*+,;=:%/@?#-]*)?$') && isURL(self)",
+            r"self.matches(r'^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&()*+,;=:%/@?#-]*)?$') && isURL(self)",
             "must be the full URL of the completion endpoint, such as https://api.example.com/v1/chat/completions",
         );
     spec.rule_on(
@@ -18,8 +18,10 @@ pub fn shape(provider: &mut Node<'_>) {
         "self.url.startsWith('https://') || self.plainHTTP == 'Allowed'",
         "must begin with https://; http:// is for a server inside the cluster and needs plainHTTP: Allowed",
     );
-    spec.at("caBundle").chars(1, 65_536).rule(
-        "self.startsWith('-----BEGIN CERTIFICATE-----')",
+    spec.at("caBundle").chars(1, 65_536);
+    spec.rule_on(
+        "caBundle",
+        "!has(self.caBundle) || self.caBundle.startsWith('-----BEGIN CERTIFICATE-----')",
         "must be PEM certificates: it begins with -----BEGIN CERTIFICATE-----",
     );
     grammar::object_name(&mut spec.at("secretRef.name"));
@@ -30,9 +32,10 @@ pub fn shape(provider: &mut Node<'_>) {
         "self.all(key, size(key) <= 317 && key.matches(r'^([a-z0-9.-]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))",
         "must have label names as keys, such as team or example.com/team",
     );
-    spec.at("allowedNamespaces.matchLabels{}")
-        .chars(0, 63)
-        .rule("self.matches(r'^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')", "must be a label's value: at most 63 letters, digits, '-', '_' or '.'");
+    spec.at("allowedNamespaces.matchLabels{}").chars(0, 63).rule(
+        "self.matches(r'^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')",
+        "must be a label's value: at most 63 letters, digits, '-', '_' or '.'",
+    );
 
     spec.at("models").list_by("name", 1, 64);
     let mut model = spec.at("models[]");
