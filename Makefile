@@ -3,7 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PROFILE ?= release
 CLUSTER ?= dev
-PROGRAMS := -p agentrun-operator -p agentrun-gateway -p agentrun-runner -p agentrun-executor -p agentrun-scripted-model
+# Always the whole workspace: cargo picks the features of dependencies by what is selected, and would build them again and
+# again for each selection.
+TESTS = --workspace --lib --bins $$(e2e/test_targets.py)
 export AGENTRUN_PROFILE := $(PROFILE)
 AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
 export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
@@ -32,13 +34,13 @@ check: ## The inner loop: format, lints and unit tests, without a node
 	docs/check.py
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo test --workspace --exclude agentrun-e2e
+	cargo test $(TESTS)
 
 packages: ## Install missing Debian packages (root)
 	@e2e/cluster/packages.sh
 
 programs: ## Build our static programs (PROFILE=dev for a quick debug build)
-	cargo build --profile $(PROFILE) $(PROGRAMS)
+	cargo build --profile $(PROFILE) --workspace --bins
 
 cluster-programs: ## Build Kubernetes and its helpers from their Go modules, once a machine
 	@e2e/cluster/build.sh
@@ -59,4 +61,4 @@ install: cluster images ## Load our images into it and install the chart
 	@e2e/install.sh $(CLUSTER)
 
 e2e: install ## Run the stories on it and keep it (STORY=name for some of them)
-	AGENTRUN_KUBECONFIG=$$(e2e/cluster/up.sh $(CLUSTER) 2>/dev/null) cargo test -p agentrun-e2e -- $(STORY)
+	AGENTRUN_KUBECONFIG=$$(e2e/cluster/up.sh $(CLUSTER) 2>/dev/null) cargo test --workspace --test stories -- $(STORY)

@@ -35,7 +35,10 @@ step() { # name, command...
 
 scripts() { local script; for script in .ci/run e2e/*.sh e2e/cluster/*.sh sandbox-image/*.sh; do bash -n "$script" || return; done; }
 programs() { make --no-print-directory programs; }
-stories() { cargo test -p agentrun-e2e --no-fail-fast; }
+# Always the whole workspace, since another selection gives dependencies other features and builds them anew.
+units() { cargo test --workspace --lib --bins $(e2e/test_targets.py) --no-fail-fast; }
+documentation() { cargo test --workspace --doc --no-fail-fast; }
+stories() { cargo test --workspace --test stories --no-fail-fast; }
 
 say "packages"
 e2e/cluster/packages.sh || { echo "0 passed, 1 failed"; exit 1; }
@@ -51,7 +54,8 @@ cargo test --workspace --no-run   # a failure is counted by the step that runs t
 say "waiting for the cluster's programs"
 wait "$go_build"; status=$?; go_build=
 count "cluster programs" $status $logs/cluster-programs.log; have_cluster=$status
-step "unit and table tests" cargo test --workspace --exclude agentrun-e2e --no-fail-fast
+step "unit and table tests" units
+step "documentation tests" documentation
 step "examples" e2e/examples.py
 step "links in the docs" docs/check.py
 if [ "$have_cluster" = 0 ]; then step "chart" charts/agentrun/check.sh; fi
