@@ -39,7 +39,7 @@ pub fn run_json() -> Value {
             "exchange": { "attempt": 1, "publicKey": "", "nonce": URL_SAFE_NO_PAD.encode(NONCE), "at": NOW },
             "resolved": {
                 "policySha256": "", "image": "img", "maxSteps": 12, "wallTimeSeconds": 180, "startupDeadlineSeconds": 300,
-                "allowedPaths": ["**"], "hostUsers": "Isolated", "cpu": "1", "memory": "1Gi", "workspace": "1Gi",
+                "allowedPaths": ["**"], "hostUsers": "Isolated", "cpu": "1", "memory": "1Gi", "workspace": "1Gi", "budget": budget.limit,
                 "checks": [{ "name": "unit", "argv": ["python3", "-m", "pytest"] }],
                 "model": {
                     "name": "demo", "provider": "scripted", "model": "fix-calc", "maxOutputTokens": 4096,

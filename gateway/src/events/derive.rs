@@ -24,7 +24,10 @@ pub(super) struct Derived {
 pub(super) fn derive(run: &AgentRun) -> Derived {
     let Some(status) = &run.status else { return Derived::default() };
     let attempt = status.attempt.unwrap_or(0);
-    let result = status.result.as_ref().map(result_event);
+    let result = status.result.as_ref().map(|result| {
+        let (key, data) = result_event(result);
+        NewRecord::new(key, EventType::Result, &data)
+    });
     let Some(phase) = status.phase else { return Derived { attempt, records: result.into_iter().collect(), ends: false } };
     let phase_event = NewRecord::new(
         format!("phase/{attempt}/{}", phase.as_str()),
@@ -39,13 +42,13 @@ pub(super) fn derive(run: &AgentRun) -> Derived {
     Derived { attempt, records: result.into_iter().chain([phase_event, end]).collect(), ends: true }
 }
 
-/// The event of a validated result; the intake records it at once, the derivation again.
-pub(crate) fn result_event(result: &RunResult) -> NewRecord {
+/// Key and data of a validated result's event; the intake records it at once, the derivation again.
+pub fn result_event(result: &RunResult) -> (String, Value) {
     let mut data = json!({"verdict": result.verdict, "message": result.message});
     if let Some(patch) = &result.patch {
         data["patch"] = json!(patch);
     }
-    NewRecord::new(format!("result/{}", result.attempt), EventType::Result, &data)
+    (format!("result/{}", result.attempt), data)
 }
 
 fn phase_data(status: &AgentRunStatus, phase: &str, terminal: bool) -> Value {

@@ -11,6 +11,7 @@ mod recorder;
 use axum::Router;
 use axum::routing::{get, post};
 
+pub use derive::result_event;
 pub use recorder::LogRecorder;
 
 use crate::app::AppState;

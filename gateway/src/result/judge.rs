@@ -1,0 +1,377 @@
+//! The verdict over a well-formed result, from what we know of the run. Pure. A result that contradicts what we know is
+//! ResultInvalid; one that is true may still be a failure, and the message says what to do next.
+
+use std::collections::BTreeMap;
+
+use agentrun_crds::AgentRun;
+use agentrun_crds::agent_run::InlineFile;
+use agentrun_crds::agent_run_status::Resolved;
+use agentrun_crds::conditions::Reason;
+use agentrun_crds::paths::AllowedPath;
+use agentrun_protocol::result::{ClaimedCheck, Outcome};
+
+use super::claims::{Claims, State};
+use super::collision::collision;
+use super::patch::Mode;
+use crate::store::Digest;
+
+/// Longest message in status.
+const MAX_MESSAGE: usize = 1024;
+/// Paths that a message names.
+const NAMED: usize = 3;
+
+/// How the run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub reason: Reason,
+    pub message: String,
+}
+
+impl Verdict {
+    pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.chars().nth(MAX_MESSAGE).is_some() {
+            message = message.chars().take(MAX_MESSAGE - 1).chain(['…']).collect();
+        }
+        Verdict { reason, message }
+    }
+
+    pub(super) fn invalid(what: impl std::fmt::Display) -> Self {
+        Verdict::new(
+            Reason::ResultInvalid,
+            format!(
+                "The sandbox's result contradicts what is known: {what}. Nothing of it was taken; run it again, and if it repeats, look at the agent's image."
+            ),
+        )
+    }
+}
+
+/// The files that the run started from.
+pub(super) fn base(run: &AgentRun) -> BTreeMap<&str, &InlineFile> {
+    let files = run.spec.source.inline.iter().flat_map(|inline| &inline.files);
+    files.map(|file| (file.path.as_str(), file)).collect()
+}
+
+pub(super) fn mode(file: &InlineFile) -> Mode {
+    if file.executable { Mode::Executable } else { Mode::Regular }
+}
+
+pub(super) fn judge(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Verdict {
+    if let Some(what) = untrue(claims, run, resolved) {
+        return Verdict::invalid(what);
+    }
+    let outside = outside(claims, resolved);
+    if !outside.is_empty() {
+        let why_else = if claims.outcome == Outcome::Done {
+            String::new()
+        } else {
+            format!(" (The agent also ended early: {}.)", outcome_reason(claims.outcome).as_str())
+        };
+        let message = format!(
+            "Changed outside allowedPaths: {}. Allow these paths in spec.allowedPaths, or tell the agent to leave them alone.{why_else}",
+            named(&outside)
+        );
+        return Verdict::new(Reason::PathNotAllowed, message);
+    }
+    match claims.outcome {
+        Outcome::Done => done(claims, resolved),
+        other => Verdict::new(outcome_reason(other), with_words(&early(other, run, resolved), claims)),
+    }
+}
+
+/// What the result says that cannot be.
+fn untrue(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Option<String> {
+    if !claims.manifest_complete {
+        return Some("the list of files is incomplete, so changes may be missing".into());
+    }
+    if claims.steps > resolved.max_steps {
+        return Some(format!("it claims {} steps of at most {}", claims.steps, resolved.max_steps));
+    }
+    for (n, check) in claims.checks.iter().enumerate() {
+        match resolved.checks.get(n) {
+            Some(wanted) if wanted.name == check.name && wanted.argv == check.argv => {}
+            Some(wanted) => return Some(format!("its check {} is not {} with the argv of the run", n + 1, wanted.name)),
+            None => return Some(format!("it has {} checks, the run has {}", claims.checks.len(), resolved.checks.len())),
+        }
+    }
+    if claims.outcome == Outcome::Done && claims.checks.len() < resolved.checks.len() {
+        return Some(format!("it is done with {} of {} checks", claims.checks.len(), resolved.checks.len()));
+    }
+    let base = base(run);
+    for change in &claims.changes {
+        let known = base.get(change.path.as_str()).map(|file| State { digest: Digest::of(file.content.as_bytes()), mode: mode(file) });
+        if known != change.before {
+            let what = if known.is_some() { "was not like that in the source" } else { "was not in the source" };
+            return Some(format!("{} {what}", change.path));
+        }
+    }
+    let changed: BTreeMap<&str, bool> = claims.changes.iter().map(|change| (change.path.as_str(), change.after.is_some())).collect();
+    let kept = base.keys().copied().filter(|path| !changed.contains_key(path));
+    let written = changed.iter().filter(|(_, stays)| **stays).map(|(path, _)| *path);
+    collision(kept, written).map(|(one, other)| {
+        format!("{one} and {other} cannot stand together on every file system (case, Unicode form, or file against folder)")
+    })
+}
+
+/// Changed paths that the run does not allow; deletions count.
+fn outside<'a>(claims: &'a Claims, resolved: &Resolved) -> Vec<&'a str> {
+    let allowed: Vec<AllowedPath> = resolved.allowed_paths.iter().filter_map(|text| AllowedPath::parse(text).ok()).collect();
+    claims
+        .changes
+        .iter()
+        .filter(|change| !allowed.iter().any(|entry| entry.admits(&change.path)))
+        .map(|change| change.path.as_str())
+        .collect()
+}
+
+fn done(claims: &Claims, resolved: &Resolved) -> Verdict {
+    let unmet: Vec<&ClaimedCheck> = claims.checks.iter().filter(|check| check.exit_code != Some(0)).collect();
+    let Some(first) = unmet.first() else {
+        let (checks, files) = (counted(claims.checks.len(), "check"), counted(claims.changes.len(), "file"));
+        return Verdict::new(Reason::Succeeded, format!("{checks} passed, {files} changed."));
+    };
+    let others = if unmet.len() > 1 { format!(" ({} checks in all did not pass)", unmet.len()) } else { String::new() };
+    match first.exit_code {
+        None => Verdict::new(
+            Reason::CheckUnavailable,
+            format!(
+                "The program of check {} ({}) could not be started{others}. Use an image that has it (this was {}), or change the check.",
+                first.name,
+                first.argv.first().map_or("", String::as_str),
+                resolved.image
+            ),
+        ),
+        Some(code) if claims.changes.is_empty() => Verdict::new(
+            Reason::NoChanges,
+            with_words(
+                &format!(
+                    "The agent changed nothing, and check {} exited with {code}{others}. Say more exactly in spec.instruction what is to change.",
+                    first.name
+                ),
+                claims,
+            ),
+        ),
+        Some(code) => Verdict::new(
+            Reason::ChecksFailed,
+            with_words(
+                &format!(
+                    "Check {} exited with {code}{others}. Its output is in the run's events; the changes so far are in the patch. Make the instruction more exact, or allow more steps.",
+                    first.name
+                ),
+                claims,
+            ),
+        ),
+    }
+}
+
+fn outcome_reason(outcome: Outcome) -> Reason {
+    match outcome {
+        Outcome::Done => Reason::Succeeded,
+        Outcome::StepLimit => Reason::StepLimitReached,
+        Outcome::BudgetExhausted => Reason::BudgetExhausted,
+        Outcome::Deadline => Reason::DeadlineExceeded,
+        Outcome::ProviderAuthFailed => Reason::ProviderAuthFailed,
+        Outcome::ProviderUnavailable => Reason::ProviderUnavailable,
+        Outcome::SourceUnavailable => Reason::SourceUnavailable,
+        Outcome::WorkspaceFull => Reason::WorkspaceFull,
+        Outcome::ExecutorLost => Reason::SandboxLost,
+        Outcome::AgentError => Reason::AgentError,
+    }
+}
+
+/// What to do when the agent ended early.
+fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved) -> String {
+    match outcome {
+        Outcome::Done => String::new(),
+        Outcome::StepLimit => format!("All {} steps were used. Raise spec.limits.maxSteps, or give a smaller task.", resolved.max_steps),
+        Outcome::BudgetExhausted => budget(run),
+        Outcome::Deadline => {
+            format!("The wall time of {} s passed. Raise spec.limits.wallTime, or give a smaller task.", resolved.wall_time_seconds)
+        }
+        Outcome::ProviderAuthFailed => format!(
+            "The model provider refused our key. The key of ModelProvider {} has to be renewed; then run it again.",
+            resolved.model.provider
+        ),
+        Outcome::ProviderUnavailable => {
+            format!("The model provider did not answer, after retries. Look at ModelProvider {} and run it again.", resolved.model.provider)
+        }
+        Outcome::SourceUnavailable => "The source could not be written into the workspace. Look at the run's events for the file.".into(),
+        Outcome::WorkspaceFull => format!(
+            "The workspace's limit of {} was exceeded. Ask for a policy with a larger workspace, or have the agent write less.",
+            resolved.workspace
+        ),
+        Outcome::ExecutorLost => {
+            "The agent's container was lost; what it did is not repeated. Run it again; if it repeats, look at its memory and its image."
+                .into()
+        }
+        Outcome::AgentError => "The agent gave up. Its last messages are in the run's events.".into(),
+    }
+}
+
+/// The sandbox's word about the budget counts for the outcome; what is really spent is ours to say.
+fn budget(run: &AgentRun) -> String {
+    let Some(budget) = run.status.as_ref().and_then(|status| status.budget.as_ref()) else {
+        return "The sandbox says that the budget is spent.".into();
+    };
+    format!(
+        "The sandbox ended because the model budget left no room for its next call ({} of {} requests, {} input and {} output tokens spent). Raise spec.limits.budget, or give a smaller task.",
+        budget.spent.requests, budget.limit.requests, budget.spent.input_tokens, budget.spent.output_tokens
+    )
+}
+
+fn with_words(text: &str, claims: &Claims) -> String {
+    if claims.message.is_empty() { text.to_owned() } else { format!("{text} The agent says: {}", claims.message) }
+}
+
+fn named(paths: &[&str]) -> String {
+    let first = paths[..paths.len().min(NAMED)].join(", ");
+    if paths.len() > NAMED { format!("{first} and {} more", paths.len() - NAMED) } else { first }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures;
+
+    /// The fixture's run with more files, two checks and one allowed subtree.
+    fn run() -> AgentRun {
+        let mut run = fixtures::run_json();
+        run["spec"]["source"]["inline"]["files"] = json!([
+            {"path": "src/a.py", "content": "x = 1\n", "executable": true},
+            {"path": "src/b.py", "content": "b\n"},
+            {"path": "README", "content": "r\n"},
+        ]);
+        run["status"]["resolved"]["allowedPaths"] = json!(["src/**", "NEWS"]);
+        run["status"]["resolved"]["checks"] = json!([{"name": "unit", "argv": ["t", "-q"]}, {"name": "lint", "argv": ["l"]}]);
+        serde_json::from_value(run).expect("a run")
+    }
+
+    fn state(content: &str, mode: u32) -> Value {
+        json!({"digest": Digest::of(content.as_bytes()).to_string(), "mode": mode})
+    }
+
+    fn result() -> Value {
+        json!({
+            "runUid": fixtures::RUN_UID, "attempt": 1, "outcome": "done", "message": "", "steps": 3, "manifestComplete": true,
+            "checks": [{"name": "unit", "argv": ["t", "-q"], "exitCode": 0}, {"name": "lint", "argv": ["l"], "exitCode": 0}],
+            "changes": [{"path": "src/a.py", "before": state("x = 1\n", 755), "after": state("x = 2\n", 755)}],
+        })
+    }
+
+    fn verdict(result: &Value) -> Verdict {
+        let run = run();
+        let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
+        let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
+        judge(&claims, &run, &resolved)
+    }
+
+    #[test]
+    fn verdicts() {
+        use Reason::*;
+        let with = |edit: &dyn Fn(&mut Value)| {
+            let mut result = result();
+            edit(&mut result);
+            result
+        };
+        let exit = |code: Value| with(&|r| r["checks"][0]["exitCode"] = code.clone());
+        let change = |change: Value| with(&|r| r["changes"] = json!([change]));
+        let outcome = |word: &str| with(&|r| (r["outcome"], r["checks"]) = (word.into(), json!([])));
+        let rows: Vec<(Value, Reason, &str)> = vec![
+            (result(), Succeeded, "2 checks passed, 1 file changed."),
+            (with(&|r| r["changes"] = json!([])), Succeeded, "2 checks passed, 0 files changed."),
+            (exit(json!(1)), ChecksFailed, "Check unit exited with 1. "),
+            (exit(Value::Null), CheckUnavailable, "check unit (t)"),
+            (with(&|r| (r["changes"], r["checks"][1]["exitCode"]) = (json!([]), json!(2))), NoChanges, "lint exited with 2"),
+            (with(&|r| (r["checks"][0]["exitCode"], r["message"]) = (json!(1), json!("gave up"))), ChecksFailed, "The agent says: gave up"),
+            // Allowed paths: changed, new, deleted, mode only.
+            (change(json!({"path": "NEWS", "after": state("n", 644)})), Succeeded, ""),
+            (change(json!({"path": "src/new/x", "after": state("n", 644)})), Succeeded, ""),
+            (change(json!({"path": "README", "before": state("r\n", 644)})), PathNotAllowed, "README"),
+            (change(json!({"path": "README", "before": state("r\n", 644), "after": state("r\n", 755)})), PathNotAllowed, "README"),
+            (change(json!({"path": "srcs/x", "after": state("n", 644)})), PathNotAllowed, "srcs/x"),
+            (
+                with(&|r| {
+                    r["changes"] = json!((1..6).map(|n| json!({"path": format!("o{n}"), "after": state("n", 644)})).collect::<Vec<_>>())
+                }),
+                PathNotAllowed,
+                "o1, o2, o3 and 2 more",
+            ),
+            (
+                with(&|r| (r["outcome"], r["changes"]) = ("stepLimit".into(), json!([{"path": "o", "after": state("n", 644)}]))),
+                PathNotAllowed,
+                "StepLimitReached",
+            ),
+            // Outcomes.
+            (outcome("stepLimit"), StepLimitReached, "All 12 steps"),
+            (with(&|r| r["outcome"] = "stepLimit".into()), StepLimitReached, "maxSteps"),
+            (outcome("budgetExhausted"), BudgetExhausted, "0 of 10 requests"),
+            (outcome("deadline"), DeadlineExceeded, "wallTime"),
+            (outcome("providerAuthFailed"), ProviderAuthFailed, "ModelProvider scripted"),
+            (outcome("providerUnavailable"), ProviderUnavailable, "ModelProvider scripted"),
+            (outcome("sourceUnavailable"), SourceUnavailable, ""),
+            (outcome("workspaceFull"), WorkspaceFull, "1Gi"),
+            (outcome("executorLost"), SandboxLost, ""),
+            (outcome("agentError"), AgentError, ""),
+            // Untrue.
+            (with(&|r| r["manifestComplete"] = false.into()), ResultInvalid, "incomplete"),
+            (with(&|r| r["steps"] = 13.into()), ResultInvalid, "13 steps of at most 12"),
+            (with(&|r| r["checks"] = json!([])), ResultInvalid, "0 of 2 checks"),
+            (with(&|r| r["checks"] = json!([r["checks"][0]])), ResultInvalid, "1 of 2 checks"),
+            (with(&|r| r["checks"] = json!([r["checks"][1], r["checks"][0]])), ResultInvalid, "not unit"),
+            (with(&|r| r["checks"] = json!([r["checks"][0], r["checks"][1], r["checks"][1]])), ResultInvalid, "3 checks"),
+            (with(&|r| r["checks"][0]["argv"] = json!(["true"])), ResultInvalid, "not unit"),
+            (with(&|r| r["checks"][0]["argv"] = json!(["t", "-q", ""])), ResultInvalid, "not unit"),
+            (with(&|r| r["checks"][0]["name"] = json!("Unit")), ResultInvalid, "not unit"),
+            (change(json!({"path": "src/a.py", "after": state("x", 644)})), ResultInvalid, "not like that"),
+            (
+                change(json!({"path": "src/a.py", "before": state("x = 1\n", 644), "after": state("x", 644)})),
+                ResultInvalid,
+                "not like that",
+            ),
+            (change(json!({"path": "src/a.py", "before": state("lie", 755), "after": state("x", 644)})), ResultInvalid, "not like that"),
+            (
+                change(json!({"path": "src/c.py", "before": state("x", 644), "after": state("y", 644)})),
+                ResultInvalid,
+                "was not in the source",
+            ),
+            (change(json!({"path": "src/c.py", "before": state("x", 644)})), ResultInvalid, "was not in the source"),
+            (change(json!({"path": "src/A.py", "after": state("x", 644)})), ResultInvalid, "src/a.py and src/A.py"),
+            (change(json!({"path": "src/b.py/x", "after": state("x", 644)})), ResultInvalid, "src/b.py and src/b.py/x"),
+            // A rename in case only, and a file that makes room for a folder, are fine.
+            (
+                with(&|r| {
+                    r["changes"] =
+                        json!([{"path": "src/B.py", "after": state("b\n", 644)}, {"path": "src/b.py", "before": state("b\n", 644)}])
+                }),
+                Succeeded,
+                "2 files",
+            ),
+            (
+                with(&|r| {
+                    r["changes"] =
+                        json!([{"path": "src/b.py", "before": state("b\n", 644)}, {"path": "src/b.py/x", "after": state("b\n", 644)}])
+                }),
+                Succeeded,
+                "2 files",
+            ),
+        ];
+        for (result, reason, part) in rows {
+            let verdict = verdict(&result);
+            assert_eq!(verdict.reason, reason, "{} for {result}", verdict.message);
+            assert!(verdict.message.contains(part), "{:?} has no {part:?}", verdict.message);
+        }
+    }
+
+    #[test]
+    fn messages_are_short() {
+        let mut long = result();
+        (long["checks"][0]["exitCode"], long["message"]) = (json!(1), json!("wörter ".repeat(1000)));
+        assert_eq!(verdict(&long).message.chars().count(), MAX_MESSAGE);
+    }
+}
