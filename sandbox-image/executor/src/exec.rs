@@ -14,11 +14,12 @@ use std::{
 
 use agentrun_protocol::executor::{ExecExit, ExecOutput, ExecStart, exec_output::Stream};
 use prost::Message;
+use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
     net::UnixStream,
     process::{Child, Command},
-    time::{sleep_until, timeout},
+    time::{interval, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +39,8 @@ const READ_BYTES: usize = 64 * 1024;
 const REAPER_PATIENCE: Duration = Duration::from_secs(12);
 /// How long a pipe may stay open without data after the last process of the command has ended.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
+/// So often a stopped subreaper is woken.
+const NUDGE: Duration = Duration::from_secs(1);
 const DEFAULT_OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How the subreaper's report ended.
@@ -83,7 +86,7 @@ pub async fn start(executor: &Executor, request: Arc<Request>, start: ExecStart)
     let stdout = child.stdout.take().map(|pipe| tokio::spawn(output.clone().pump(Stream::Stdout, pipe, ended.clone())));
     let stderr = child.stderr.take().map(|pipe| tokio::spawn(output.clone().pump(Stream::Stderr, pipe, ended.clone())));
 
-    let (end, timed_out) = follow(control, &request.cancel, start.timeout_ms).await;
+    let (end, timed_out) = follow(control, pid, &request.cancel, start.timeout_ms).await;
     let status = wait(&mut child).await;
     executor.strays.forget(pid);
     executor.strays.sweep().await;
@@ -109,7 +112,7 @@ pub async fn start(executor: &Executor, request: Arc<Request>, start: ExecStart)
 }
 
 /// Read the subreaper's report; close the connection, which ends the command, on cancel and when its time is up.
-async fn follow(control: UnixStream, cancel: &CancellationToken, timeout_ms: u64) -> (End, bool) {
+async fn follow(control: UnixStream, subreaper: Option<Pid>, cancel: &CancellationToken, timeout_ms: u64) -> (End, bool) {
     let (reader, writer) = control.into_split();
     let mut writer = Some(writer);
     let mut lines = BufReader::new(reader).lines();
@@ -117,8 +120,15 @@ async fn follow(control: UnixStream, cancel: &CancellationToken, timeout_ms: u64
     let deadline = tokio::time::Instant::now() + if timeout_ms == 0 { far } else { Duration::from_millis(timeout_ms).min(far) };
     let mut give_up = tokio::time::Instant::now() + far;
     let mut timed_out = false;
+    let mut nudges = interval(NUDGE);
     loop {
         tokio::select! {
+            // The command runs as the same user and may have stopped it.
+            _ = nudges.tick() => {
+                if let Some(subreaper) = subreaper {
+                    let _ = rustix::process::kill_process(subreaper, Signal::CONT);
+                }
+            }
             line = lines.next_line() => match line.ok().flatten() {
                 Some(line) => {
                     if let Some(why) = line.strip_prefix("failed ") {

@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn exactly_one_place_is_replaced() {
-        let cases: &[(&str, &str, &str, Result<&str, (&str, &str)>)] = &[
+        type Case = (&'static str, &'static str, &'static str, Result<&'static str, (&'static str, &'static str)>);
+        let cases: &[Case] = &[
             ("a b c", "b", "x", Ok("a x c")),
             ("abc", "abc", "", Ok("")),
             ("a\nb\n", "b\n", "b\nc\n", Ok("a\nb\nc\n")),

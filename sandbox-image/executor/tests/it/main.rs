@@ -1,0 +1,9 @@
+//! The real executor as a process, driven by the real runner over a real Unix socket; for whole runs the gateway is a small
+//! one in the test. They live here because cargo tells only this package where its program is.
+
+mod commands;
+mod fake_gateway;
+mod files;
+mod hostile_executor;
+mod sandbox;
+mod whole_run;
