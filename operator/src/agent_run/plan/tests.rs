@@ -1,0 +1,472 @@
+//! Rows: what stands, what was observed and the time, against writes, phase and reason.
+
+use agentrun_crds::agent_run_status::{AgentRunStatus, Phase};
+use agentrun_crds::budget::Gate;
+use agentrun_crds::conditions::types;
+use serde_json::{Value, json};
+
+use super::super::objects::network_policy;
+use super::super::status::condition;
+use super::*;
+
+const UID: &str = "11111111-2222-3333-4444-555555555555";
+
+fn at(second: i64) -> Timestamp {
+    "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(second)
+}
+
+fn time(second: i64) -> String {
+    at(second).to_string()
+}
+
+fn run(change: impl FnOnce(&mut Value)) -> AgentRun {
+    let mut value = json!({
+        "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun",
+        "metadata": {"name": "fix", "namespace": "team-a", "uid": UID, "generation": 1, "resourceVersion": "1",
+            "creationTimestamp": time(0), "finalizers": [names::FINALIZER]},
+        "spec": {"instruction": "Fix it.", "model": "small", "agent": {"image": "tools:1"},
+            "source": {"inline": {"files": [{"path": "a.py", "content": "x"}]}}},
+    });
+    change(&mut value);
+    serde_json::from_value(value).unwrap()
+}
+
+fn policy() -> AgentPolicySpec {
+    serde_json::from_value(json!({"models": [{"name": "small", "provider": "p", "model": "m"}], "images": ["tools:*"]})).unwrap()
+}
+
+fn gateway() -> Gateway {
+    Gateway {
+        namespace: "agentrun-system".into(),
+        service: "agentrun-gateway".into(),
+        address: "10.0.0.1".into(),
+        selector: [("app".to_owned(), "gateway".to_owned())].into(),
+    }
+}
+
+fn facts() -> Waiting {
+    let provider = json!({
+        "dialect": "OpenAIChat", "url": "https://api.test/", "secretRef": {"name": "s", "key": "k"},
+        "allowedNamespaces": {"matchLabels": {}}, "models": [{"name": "m"}],
+    });
+    Waiting {
+        policy: Some(policy()),
+        provider: Some(serde_json::from_value(provider).unwrap()),
+        namespace: Default::default(),
+        platform: Some(Platform { gateway: gateway(), ca: "PEM".into() }),
+        peers: Some(Vec::new()),
+        ticket: Ticket::of([7; 32]),
+    }
+}
+
+/// A run as it stands once it was activated at second 0, with changes to its status.
+fn started(change: impl FnOnce(&mut Value)) -> AgentRun {
+    let run = run(|_| ());
+    let plan = plan(&run, &Facts::Waiting(facts()), None, at(0));
+    let Some(Write::Status(status)) = plan.writes.last() else { panic!("not activated: {plan:?}") };
+    let mut value = serde_json::to_value(AgentRun { status: Some((**status).clone()), ..run }).unwrap();
+    change(&mut value);
+    serde_json::from_value(value).unwrap()
+}
+
+fn recorded(change: impl FnOnce(&mut Value)) -> AgentRun {
+    started(|v| {
+        v["status"]["podRef"] = json!({"name": names::child_name(UID, 1), "uid": "pod-1"});
+        change(v);
+    })
+}
+
+fn exchanged(v: &mut Value) {
+    let at = at(10).as_second();
+    v["status"]["exchange"] = json!({"attempt": 1, "publicKey": "k", "nonce": "n", "at": at});
+}
+
+fn result(verdict: &str) -> Value {
+    json!({"attempt": 1, "verdict": verdict, "message": "so it is", "changedFiles": 1, "steps": 3})
+}
+
+fn pod(status: Value) -> Seen<Box<Pod>> {
+    pod_with(status, |_| ())
+}
+
+fn pod_with(status: Value, change: impl FnOnce(&mut Value)) -> Seen<Box<Pod>> {
+    let owner = Owner::of(&run(|_| ()));
+    let mut value = json!({
+        "metadata": {"name": names::child_name(UID, 1), "namespace": "team-a", "uid": "pod-1", "creationTimestamp": time(1),
+            "ownerReferences": [{"apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun", "name": "fix", "uid": UID, "controller": true}]},
+        "status": status,
+    });
+    change(&mut value);
+    seen(&owner, Some(serde_json::from_value(value).unwrap()))
+}
+
+fn up() -> Value {
+    json!({"phase": "Running", "containerStatuses": [
+        {"name": "runner", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}}]})
+}
+
+fn runner_ended(code: i64, message: &str) -> Value {
+    json!({"phase": "Failed", "containerStatuses": [{"name": "runner", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": code, "message": message}}}]})
+}
+
+fn pulling() -> Value {
+    json!({"phase": "Pending", "initContainerStatuses": [{"name": "executor", "image": "tools:1", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]})
+}
+
+fn making() -> Making {
+    Making {
+        gateway: Some(gateway()),
+        image: RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() },
+        account: true,
+        deny: Some(network_policy::deny_all("team-a")),
+        policy: seen(&owner(), Some(network_policy::to_gateway(&owner(), 1, &gateway()))),
+    }
+}
+
+fn owner() -> Owner {
+    Owner::of(&run(|_| ()))
+}
+
+/// A plan in one line: the writes' names, a status as `phase/reason`, and when to look again.
+fn line(plan: &Plan) -> String {
+    let write = |write: &Write| match write {
+        Write::Status(status) => summary(status),
+        Write::DeletePod { force: true, .. } => "ForceDeletePod".into(),
+        other => format!("{other:?}").split(['(', ' ']).next().unwrap_or_default().to_owned(),
+    };
+    let writes: Vec<String> = plan.writes.iter().map(write).collect();
+    if !writes.is_empty() {
+        return writes.join(" ");
+    }
+    match plan.again {
+        Again::In(pause) => format!("in {}", pause.as_secs()),
+        Again::Slowly => "slowly".into(),
+        Again::Never => "never".into(),
+    }
+}
+
+fn summary(status: &AgentRunStatus) -> String {
+    let reason = condition(status, types::COMPLETE).map(|complete| complete.reason.as_str()).unwrap_or("-");
+    format!("{}/{reason}", status.phase.map(Phase::as_str).unwrap_or("-"))
+}
+
+#[test]
+fn before_the_start() {
+    let waiting = |change: fn(&mut Waiting)| {
+        let mut facts = facts();
+        change(&mut facts);
+        facts
+    };
+    let peer = |state: &str, n: usize| Peer {
+        uid: format!("{state}-{n}"),
+        active: state == "active",
+        queued: state == "queued",
+        created: Some(at(-9)),
+        ..Peer::default()
+    };
+    let full = Waiting { peers: Some((0..4).map(|n| peer("active", n)).collect()), ..facts() };
+    let crowded =
+        Waiting { peers: Some((0..4).map(|n| peer("active", n)).chain((0..200).map(|n| peer("queued", n))).collect()), ..facts() };
+    let said = |reason: &str, since: i64| {
+        json!({"phase": "Pending", "conditions": [{"type": "Accepted", "status": "Unknown", "reason": reason, "message": "",
+            "lastTransitionTime": time(since)}]})
+    };
+    let no_policy = waiting(|f| f.policy = None);
+    let no_provider = waiting(|f| f.provider = None);
+    let rows: Vec<(&str, AgentRun, Waiting, i64, &str)> = vec![
+        ("accepted and started", run(|_| ()), facts(), 1, "CreateTicket Starting/Starting"),
+        ("the finalizer first", run(|v| v["metadata"]["finalizers"] = json!([])), facts(), 1, "AddFinalizer"),
+        ("bad spec", run(|v| v["spec"]["instruction"] = json!("")), facts(), 1, "Failed/InvalidSpec"),
+        ("bad spec without a policy", run(|v| v["spec"]["instruction"] = json!("")), no_policy.clone(), 1, "Failed/InvalidSpec"),
+        ("not offered", run(|v| v["spec"]["model"] = json!("huge")), facts(), 1, "Failed/PolicyDenied"),
+        ("no policy yet", run(|_| ()), no_policy.clone(), 1, "Pending/Pending"),
+        ("no policy after the grace", run(|v| v["status"] = said("WaitingForPolicy", 1)), no_policy.clone(), 11, "Failed/PolicyMissing"),
+        ("the policy came", run(|v| v["status"] = said("WaitingForPolicy", 1)), facts(), 9, "CreateTicket Starting/Starting"),
+        ("no provider yet", run(|_| ()), no_provider.clone(), 1, "Pending/Pending"),
+        ("no provider after the grace", run(|v| v["status"] = said("WaitingForProvider", 1)), no_provider, 12, "Failed/PolicyDenied"),
+        ("an old run, seen for the first time", run(|_| ()), no_policy.clone(), 9999, "Pending/Pending"),
+        ("no gateway yet", run(|_| ()), waiting(|f| f.platform = None), 1, "Queued/Queued"),
+        ("the cap", run(|_| ()), full.clone(), 1, "Queued/Queued"),
+        ("too many wait", run(|_| ()), crowded, 1, "Failed/QuotaExceeded"),
+        ("cancelled", run(|v| v["spec"]["cancel"] = json!(true)), full, 1, "Cancelled/Cancelled"),
+    ];
+    for (row, run, facts, now, expected) in rows {
+        let planned = plan(&run, &Facts::Waiting(facts.clone()), None, at(now));
+        assert_eq!(line(&planned), expected, "{row}");
+        // Planning again on what was written writes nothing, later neither.
+        if let [Write::Status(status)] = planned.writes.as_slice() {
+            let after = AgentRun { status: Some((**status).clone()), ..run };
+            if stage(&after) == Stage::Waiting {
+                let again = plan(&after, &Facts::Waiting(facts), None, at(now + 1));
+                assert!(again.writes.is_empty(), "{row}: {again:?}");
+            }
+        }
+    }
+    let waiting = plan(&run(|_| ()), &Facts::Waiting(no_policy), None, at(1));
+    assert_eq!(waiting.again, Again::In(Duration::from_secs(10)), "the grace has an end");
+}
+
+#[test]
+fn a_frozen_run_is_not_judged_again() {
+    let resolved = started(|_| ()).status.unwrap().resolved.unwrap();
+    let queued = run(|v| {
+        v["status"] = json!({"phase": "Queued", "resolved": serde_json::to_value(&resolved).unwrap()});
+        v["spec"]["model"] = json!("no-longer-offered");
+    });
+    let planned = plan(&queued, &Facts::Waiting(facts()), None, at(50));
+    assert_eq!(line(&planned), "CreateTicket Starting/Starting");
+    let Some(Write::Status(status)) = planned.writes.last() else { panic!() };
+    assert_eq!(status.resolved.as_ref(), Some(&resolved));
+    let facts = Waiting { policy: None, ..facts() };
+    assert_eq!(line(&plan(&queued, &Facts::Waiting(facts), None, at(50))), "Queued/Queued", "nothing starts without a policy");
+}
+
+#[test]
+fn one_write_opens_the_budget() {
+    let status = started(|v| v["spec"]["limits"] = json!({})).status.unwrap();
+    let budget = status.budget.unwrap();
+    assert_eq!((budget.gate, budget.limit.requests), (Gate::Open, 100));
+    assert_eq!((status.attempt, status.phase, status.started_at.unwrap().0), (Some(1), Some(Phase::Starting), at(0)));
+    assert_eq!(status.ticket_sha256, Some(Ticket::of([7; 32]).sha256()));
+    assert_eq!(status.requests_text.as_deref(), Some("0/100"));
+    assert_eq!(status.pod_ref, None);
+}
+
+#[test]
+fn making_the_sandbox() {
+    let mut weak = network_policy::deny_all("team-a");
+    weak.spec.as_mut().unwrap().egress = Some(vec![Default::default()]);
+    let with = |change: fn(&mut Making)| {
+        let mut facts = making();
+        change(&mut facts);
+        Some(facts)
+    };
+    let nothing = with(|m| {
+        m.account = false;
+        m.deny = None;
+        m.policy = Seen::Absent;
+    });
+    let quota = Some("pods \"x\" is forbidden: exceeded quota: pods");
+    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, Option<Making>, Option<&str>, i64, &str)> = vec![
+        ("walls first", started(|_| ()), Seen::Absent, nothing, None, 1, "CreateAccount CreatePolicy CreatePolicy"),
+        ("then the Pod", started(|_| ()), Seen::Absent, with(|_| ()), None, 1, "CreatePod"),
+        ("a weakened wall", started(|_| ()), Seen::Absent, Some(Making { deny: Some(weak), ..making() }), None, 1, "RestorePolicy"),
+        ("somebody's policy", started(|_| ()), Seen::Absent, with(|m| m.policy = Seen::Foreign), None, 1, "Failed/PodRejected"),
+        ("somebody's Pod", started(|_| ()), Seen::Foreign, None, None, 1, "Failed/PodRejected"),
+        ("the gateway's Service went", started(|_| ()), Seen::Absent, with(|m| m.gateway = None), None, 1, "in 5"),
+        ("the Pod is there", started(|_| ()), pod(json!({})), None, None, 1, "Starting/Starting"),
+        ("refused for good", started(|_| ()), Seen::Absent, with(|_| ()), Some("violates PodSecurity"), 1, "Failed/PodRejected"),
+        ("a quota may free itself", started(|_| ()), Seen::Absent, with(|_| ()), quota, 1, "Starting/Starting"),
+        ("but not for ever", started(|_| ()), Seen::Absent, with(|_| ()), quota, 300, "Failed/PodRejected"),
+        ("too late", started(|_| ()), Seen::Absent, with(|_| ()), None, 300, "Failed/StartupDeadlineExceeded"),
+        ("recorded and gone", recorded(|_| ()), Seen::Absent, None, None, 1, "Failed/SandboxLost"),
+        ("recorded, and another stands there", recorded(|_| ()), Seen::Foreign, None, None, 1, "Failed/SandboxLost"),
+        (
+            "recorded, and another of ours",
+            recorded(|_| ()),
+            pod_with(up(), |v| v["metadata"]["uid"] = json!("pod-2")),
+            None,
+            None,
+            1,
+            "Failed/SandboxLost",
+        ),
+    ];
+    for (row, run, pod, making, refused, now, expected) in rows {
+        assert_eq!(line(&plan(&run, &Facts::Started { pod, making }, refused, at(now))), expected, "{row}");
+    }
+    let Plan { writes, .. } = plan(&started(|_| ()), &Facts::Started { pod: pod(json!({})), making: None }, None, at(1));
+    let [Write::Status(status)] = writes.as_slice() else { panic!("{writes:?}") };
+    assert_eq!(status.pod_ref.as_ref().map(|pod| pod.uid.as_str()), Some("pod-1"));
+}
+
+#[test]
+fn watching_the_sandbox() {
+    let unschedulable = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]});
+    let deleted = |second: i64| move |v: &mut Value| v["metadata"]["deletionTimestamp"] = json!(time(second));
+    let running = |change: fn(&mut Value)| {
+        recorded(|v| {
+            exchanged(v);
+            change(v);
+        })
+    };
+    let lost_result = running(|v| v["status"]["result"] = result("SandboxLost"));
+    let executor_oom = json!({"phase": "Running", "initContainerStatuses": [{"name": "executor", "image": "i", "imageID": "", "ready": false,
+        "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]});
+    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, i64, &str)> = vec![
+        ("no node", recorded(|_| ()), pod(unschedulable.clone()), 5, "Starting/Starting"),
+        ("no node in time", recorded(|_| ()), pod(unschedulable), 300, "Failed/Unschedulable"),
+        ("image fails", recorded(|_| ()), pod(pulling()), 5, "Starting/Starting"),
+        ("image fails long", recorded(|_| ()), pod(pulling()), 61, "Failed/ImagePullFailed"),
+        ("no exchange in time", recorded(|_| ()), pod(up()), 300, "Failed/StartupDeadlineExceeded"),
+        ("exchanged", running(|_| ()), pod(up()), 20, "DeleteTicket Running/Running"),
+        ("wall time", running(|_| ()), pod(up()), 10 + 1800, "Failed/DeadlineExceeded"),
+        ("confinement", recorded(|_| ()), pod(runner_ended(1, r#"{"reason":"ConfinementFailed"}"#)), 5, "Failed/ConfinementFailed"),
+        ("runner died", running(|_| ()), pod(runner_ended(101, "")), 20, "Failed/AgentError"),
+        ("runner done", running(|v| v["status"]["result"] = result("Succeeded")), pod(runner_ended(0, "")), 20, "Succeeded/Succeeded"),
+        ("result, Pod gone", running(|v| v["status"]["result"] = result("ChecksFailed")), Seen::Absent, 20, "Failed/ChecksFailed"),
+        ("result after the wall", running(|v| v["status"]["result"] = result("Succeeded")), pod(up()), 9999, "Succeeded/Succeeded"),
+        ("unknown verdict", running(|v| v["status"]["result"] = result("Fine")), pod(up()), 20, "Failed/ResultInvalid"),
+        ("executor lost, why?", lost_result.clone(), pod(up()), 20, "in 1"),
+        ("executor lost by memory", lost_result.clone(), pod(executor_oom), 20, "Failed/OutOfMemory"),
+        ("executor lost, nobody knows", lost_result.clone(), pod(runner_ended(0, "")), 20, "Failed/SandboxLost"),
+        ("executor lost, no word in time", lost_result, pod(up()), 10 + 1800, "Failed/SandboxLost"),
+        ("compromised", running(|v| v["status"]["exchange"]["compromised"] = json!(true)), pod(up()), 20, "Failed/Compromised"),
+        (
+            "compromised beats a result",
+            running(|v| {
+                v["status"]["exchange"]["compromised"] = json!(true);
+                v["status"]["result"] = result("Succeeded");
+            }),
+            pod(up()),
+            20,
+            "Failed/Compromised",
+        ),
+        (
+            "overrun beats a result",
+            running(|v| {
+                v["status"]["budget"]["overrun"] = json!({"outputTokens": 5});
+                v["status"]["budget"]["gate"] = json!("Closed");
+                v["status"]["result"] = result("Succeeded");
+            }),
+            pod(up()),
+            20,
+            "Failed/BudgetExhausted",
+        ),
+        ("somebody deletes the Pod", running(|_| ()), pod_with(up(), deleted(25)), 21, "in 19"),
+        ("and its node is silent", running(|_| ()), pod_with(up(), deleted(25)), 40, "Failed/SandboxLost"),
+        ("and the runner ended", running(|_| ()), pod_with(runner_ended(143, ""), deleted(25)), 21, "Failed/SandboxLost"),
+        (
+            "another attempt's result",
+            running(|v| {
+                v["status"]["result"] = json!({"attempt": 2, "verdict": "Succeeded", "message": "", "changedFiles": 0, "steps": 0})
+            }),
+            Seen::Absent,
+            20,
+            "in 1",
+        ),
+    ];
+    for (row, run, pod, now, expected) in rows {
+        let facts = Facts::Started { pod, making: None };
+        let planned = plan(&run, &facts, None, at(now));
+        assert_eq!(line(&planned), expected, "{row}");
+        if let Some(Write::Status(status)) = planned.writes.last() {
+            let after = AgentRun { status: Some((**status).clone()), ..run };
+            if stage(&after) == Stage::Ended {
+                let budget = after.status.as_ref().and_then(|status| status.budget.as_ref()).unwrap();
+                assert_eq!(budget.gate, Gate::Closed, "{row}");
+            } else {
+                let again = plan(&after, &facts, None, at(now));
+                assert!(again.writes.is_empty(), "{row}: planning twice writes {again:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cancelling() {
+    let cancelled = |change: fn(&mut Value)| {
+        recorded(|v| {
+            exchanged(v);
+            v["spec"]["cancel"] = json!(true);
+            change(v);
+        })
+    };
+    let closed = |v: &mut Value| v["status"]["budget"]["gate"] = json!("Closed");
+    let deleted = |second: i64| move |v: &mut Value| v["metadata"]["deletionTimestamp"] = json!(time(second));
+    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, i64, &str)> = vec![
+        ("authority first", cancelled(|_| ()), pod(up()), 20, "Cancelling/Cancelling"),
+        ("then the Pod", cancelled(closed), pod(up()), 20, "DeletePod"),
+        ("wait for the kubelet", cancelled(closed), pod_with(up(), deleted(25)), 21, "in 19"),
+        ("gone", cancelled(closed), Seen::Absent, 21, "Cancelled/Cancelled"),
+        ("a silent node", cancelled(closed), pod_with(up(), deleted(25)), 40, "Cancelled/Cancelled"),
+        ("a result came first", cancelled(|v| v["status"]["result"] = result("Succeeded")), pod(up()), 20, "Succeeded/Succeeded"),
+        (
+            "a result came too late",
+            cancelled(|v| {
+                v["status"]["budget"]["gate"] = json!("Closed");
+                v["status"]["result"] = result("Succeeded");
+            }),
+            pod(up()),
+            20,
+            "DeletePod",
+        ),
+    ];
+    for (row, run, pod, now, expected) in rows {
+        assert_eq!(line(&plan(&run, &Facts::Started { pod, making: None }, None, at(now))), expected, "{row}");
+    }
+}
+
+#[test]
+fn after_the_end() {
+    let ended = |change: fn(&mut Value)| {
+        recorded(|v| {
+            exchanged(v);
+            v["status"]["phase"] = json!("Failed");
+            v["status"]["finishedAt"] = json!(time(100));
+            change(v);
+        })
+    };
+    let gone = |value: &str, since: i64| {
+        json!([{"type": "SandboxGone", "status": value, "reason": "Removed", "message": "", "observedGeneration": 1, "lastTransitionTime": time(since)},
+            {"type": "Exchanged", "status": "True", "reason": "R", "message": "", "lastTransitionTime": time(10)}])
+    };
+    let deleted = |second: i64| move |v: &mut Value| v["metadata"]["deletionTimestamp"] = json!(time(second));
+    let unheld = |v: &mut Value| v["metadata"]["finalizers"] = json!([]);
+    let ttl = |v: &mut Value| {
+        v["metadata"]["finalizers"] = json!([]);
+        v["spec"]["ttlSecondsAfterFinished"] = json!(60);
+    };
+    let failed = json!([{"type": "CleanupFailed", "status": "True", "reason": "R", "message": "", "lastTransitionTime": time(100)}]);
+    let mut silent = ended(|_| ());
+    let mut known = ended(|_| ());
+    let set = |run: &mut AgentRun, conditions: Value| {
+        run.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+    };
+    set(&mut silent, gone("Unknown", 120));
+    set(&mut known, gone("True", 120));
+    let mut cleanup = ended(|_| ());
+    set(&mut cleanup, failed);
+    let release = "DeletePolicy RemoveFinalizer";
+    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, i64, &str)> = vec![
+        ("the Pod first", ended(|_| ()), pod(up()), 101, "DeletePod"),
+        ("wait for the kubelet", ended(|_| ()), pod_with(up(), deleted(105)), 101, "in 19"),
+        ("a silent node", ended(|_| ()), pod_with(up(), deleted(105)), 120, "Failed/Starting ForceDeletePod"),
+        ("forced a moment ago", silent.clone(), pod_with(up(), deleted(105)), 121, "in 5"),
+        ("held by somebody's finalizer", silent.clone(), pod_with(up(), deleted(105)), 150, release),
+        ("gone by force", silent, Seen::Absent, 122, release),
+        ("gone is said", ended(|_| ()), Seen::Absent, 110, "Failed/Starting"),
+        ("policy last", known, Seen::Absent, 121, release),
+        ("cleanup fails", cleanup.clone(), pod(up()), 150, "DeletePod"),
+        ("cleanup failed too long", cleanup, pod(up()), 400, "RemoveFinalizer"),
+        ("done", ended(unheld), Seen::Absent, 121, "never"),
+        ("somebody else's Pod stays", ended(unheld), Seen::Foreign, 121, "never"),
+        ("swept", ended(unheld), pod(up()), 121, "DeletePod"),
+        ("kept a while", ended(ttl), Seen::Absent, 121, "in 39"),
+        ("retention", ended(ttl), Seen::Absent, 160, "DeleteRun"),
+    ];
+    for (row, run, pod, now, expected) in rows {
+        assert_eq!(line(&plan(&run, &Facts::Ended { pod }, None, at(now))), expected, "{row}");
+    }
+}
+
+#[test]
+fn deleted_by_somebody() {
+    let deleted = |v: &mut Value| v["metadata"]["deletionTimestamp"] = json!(time(30));
+    let working = recorded(|v| {
+        exchanged(v);
+        deleted(v);
+    });
+    let waiting = run(deleted);
+    let refused = run(|v| {
+        deleted(v);
+        v["metadata"]["finalizers"] = json!(["other/finalizer"]);
+    });
+    let facts = |pod| Facts::Ended { pod };
+    assert_eq!(stage(&working), Stage::Ended);
+    assert_eq!(line(&plan(&working, &facts(pod(up())), None, at(31))), "Cancelled/Cancelled", "authority first");
+    assert_eq!(line(&plan(&waiting, &facts(Seen::Absent), None, at(31))), "DeleteTicket DeletePolicy RemoveFinalizer");
+    assert_eq!(line(&plan(&refused, &facts(Seen::Absent), None, at(31))), "never", "nothing of ours holds it");
+}

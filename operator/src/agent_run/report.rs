@@ -1,0 +1,91 @@
+//! What the world is told besides status: Kubernetes Events and metrics, only when the outcome changed, and best effort.
+
+use std::time::Duration;
+
+use agentrun_crds::AgentRun;
+use agentrun_crds::agent_run_status::{AgentRunStatus, Phase};
+use agentrun_crds::conditions::{Reason, types};
+use kube::Resource;
+use kube::runtime::events::{Event, EventType};
+
+use super::status::condition;
+use crate::context::Context;
+
+/// A slow event must not hold up a run.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a change of status is worth telling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub warning: bool,
+    pub reason: String,
+    pub note: String,
+}
+
+/// Compare; pure.
+pub fn notice(before: &AgentRunStatus, next: &AgentRunStatus) -> Option<Notice> {
+    let phase = next.phase.filter(|phase| before.phase != Some(*phase))?;
+    let complete = condition(next, types::COMPLETE)?;
+    let message = &complete.message;
+    let (reason, note) = if phase.is_terminal() {
+        (complete.reason.clone(), if message.is_empty() { format!("the run ended: {}", phase.as_str()) } else { message.clone() })
+    } else {
+        (phase.as_str().to_owned(), message.clone())
+    };
+    Some(Notice { warning: phase == Phase::Failed, reason, note: note.chars().take(900).collect() })
+}
+
+/// Tell of a status that was written.
+pub async fn changed(ctx: &Context, run: &AgentRun, before: &AgentRunStatus, next: &AgentRunStatus) {
+    let Some(notice) = notice(before, next) else { return };
+    tracing::info!(
+        run.namespace = run.metadata.namespace.as_deref(),
+        run.name = run.metadata.name.as_deref(),
+        run.phase = next.phase.map(Phase::as_str),
+        reason = notice.reason,
+        "the run changed its phase: {}",
+        notice.note
+    );
+    if next.phase.is_some_and(Phase::is_terminal)
+        && let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == notice.reason)
+    {
+        ctx.metrics.run_ended(*reason);
+    }
+    let event = Event {
+        type_: if notice.warning { EventType::Warning } else { EventType::Normal },
+        reason: notice.reason,
+        note: Some(notice.note),
+        action: "Reconcile".into(),
+        secondary: None,
+    };
+    let reference = run.object_ref(&());
+    match tokio::time::timeout(PATIENCE, ctx.recorder.publish(&event, &reference)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an event could not be published"),
+        Err(_) => tracing::debug!("an event could not be published in time"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_run::status::{Ending, Next};
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    #[test]
+    fn only_a_new_phase_is_told() {
+        let run: AgentRun = serde_json::from_value(json!({
+            "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": "r"},
+            "spec": {"instruction": "x", "model": "small", "source": {}},
+        }))
+        .unwrap();
+        let none = AgentRunStatus::default();
+        let pending = Next::of(&run, Timestamp::UNIX_EPOCH).pending("WaitingForPolicy", "no policy yet").done();
+        let failed = Next::of(&run, Timestamp::UNIX_EPOCH).ended(&Ending::new(Reason::PolicyMissing, "none came")).done();
+        assert_eq!(notice(&none, &pending), Some(Notice { warning: false, reason: "Pending".into(), note: "no policy yet".into() }));
+        assert_eq!(notice(&pending, &pending), None);
+        assert_eq!(notice(&pending, &failed), Some(Notice { warning: true, reason: "PolicyMissing".into(), note: "none came".into() }));
+        assert_eq!(notice(&failed, &failed), None);
+    }
+}

@@ -1,0 +1,506 @@
+//! From spec, policy and provider to what is frozen into `status.resolved`, or a refusal. Pure.
+
+use std::collections::BTreeMap;
+
+use agentrun_crds::agent_policy::{AgentPolicySpec, OfferedModel};
+use agentrun_crds::agent_run::{AgentRunSpec, BudgetSpec, Check};
+use agentrun_crds::agent_run_status::{Resolved, ResolvedModel};
+use agentrun_crds::budget::Limit;
+use agentrun_crds::conditions::Reason;
+use agentrun_crds::model_provider::{ModelProviderSpec, ProvidedModel};
+use agentrun_crds::quantity;
+use sha2::{Digest, Sha256};
+
+use super::spec::{self, Refusal, show};
+
+/// Runs of a namespace that may be active at once, where the policy says nothing.
+pub const DEFAULT_CONCURRENT_RUNS: i64 = 4;
+/// Runs of a namespace that may wait, where the policy says nothing.
+pub const DEFAULT_QUEUED: i64 = 200;
+const DEFAULT_STEPS: i64 = 50;
+const DEFAULT_REQUESTS: i64 = 100;
+const DEFAULT_WALL_SECONDS: i64 = 30 * 60;
+const DEFAULT_STEPS_CEILING: i64 = 100;
+const DEFAULT_WALL_CEILING: i64 = 2 * 3600;
+const DEFAULT_STARTUP_SECONDS: i64 = 5 * 60;
+const DEFAULT_MAX_OUTPUT_TOKENS: i64 = 4096;
+
+/// Why a run was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAccepted {
+    /// It never will be.
+    Refused(Refusal),
+    /// Something that another manifest of the same apply may bring is missing; refuse if it stays so.
+    Missing(Refusal),
+}
+
+impl From<Refusal> for NotAccepted {
+    fn from(refusal: Refusal) -> Self {
+        NotAccepted::Refused(refusal)
+    }
+}
+
+/// The model that the run names, as the policy offers it.
+pub fn offered<'a>(spec: &AgentRunSpec, policy: &'a AgentPolicySpec) -> Result<&'a OfferedModel, Refusal> {
+    policy.models.iter().find(|offered| offered.name == spec.model).ok_or_else(|| {
+        let names: Vec<&str> = policy.models.iter().map(|offered| offered.name.as_str()).take(16).collect();
+        denied("spec.model", format!("{} is not offered", show(&spec.model)), format!("one of {}", names.join(", ")))
+    })
+}
+
+/// Everything the run may do, frozen.
+pub fn resolve(
+    spec: &AgentRunSpec,
+    policy: &AgentPolicySpec,
+    provider: Option<&ModelProviderSpec>,
+    namespace: &BTreeMap<String, String>,
+) -> Result<Resolved, NotAccepted> {
+    spec::check(spec)?;
+    let offered = offered(spec, policy)?;
+    let image = image(spec, policy)?;
+    let checks = checks(spec, policy)?;
+    let max_steps = steps(spec, policy)?;
+    let wall_time_seconds = wall_time(spec, policy)?;
+    let budget = budget(spec, policy)?;
+    let startup_deadline_seconds = match &policy.limits.startup_deadline {
+        Some(text) => quantity::seconds(text).map_err(|e| broken("limits.startupDeadline", e))?.clamp(1, spec::MAX_WALL_SECONDS),
+        None => DEFAULT_STARTUP_SECONDS,
+    };
+    let provider = provider.ok_or_else(|| {
+        NotAccepted::Missing(denied(
+            "spec.model",
+            format!("{} is served by the ModelProvider {}, which does not exist", show(&spec.model), show(&offered.provider)),
+            "a model whose provider exists in the gateway's namespace",
+        ))
+    })?;
+    let model = model(offered, provider, namespace, budget.cost_micros.is_some())?;
+    Ok(Resolved {
+        policy_sha256: policy_sha256(policy),
+        model,
+        image,
+        max_steps,
+        wall_time_seconds,
+        startup_deadline_seconds,
+        budget,
+        allowed_paths: spec.allowed_paths.clone(),
+        checks,
+        host_users: policy.sandbox.host_users,
+        runtime_class_name: policy.sandbox.runtime_class_name.clone().filter(|name| !name.is_empty()),
+        cpu: policy.sandbox.cpu.clone().unwrap_or_else(|| "1".into()),
+        memory: policy.sandbox.memory.clone().unwrap_or_else(|| "1Gi".into()),
+        workspace: policy.sandbox.workspace.clone().unwrap_or_else(|| "1Gi".into()),
+    })
+}
+
+fn denied(field: &str, wrong: impl std::fmt::Display, allowed: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Reason::PolicyDenied, field, wrong, allowed)
+}
+
+fn broken(field: &str, error: impl std::fmt::Display) -> Refusal {
+    Refusal {
+        reason: Reason::PolicyDenied,
+        message: format!("AgentPolicy default: spec.{field}: {error}; the platform team must correct it"),
+    }
+}
+
+fn policy_sha256(policy: &AgentPolicySpec) -> String {
+    let bytes = serde_json::to_vec(policy).expect("a policy is plain data");
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn model(
+    offered: &OfferedModel,
+    provider: &ModelProviderSpec,
+    namespace: &BTreeMap<String, String>,
+    has_cost_limit: bool,
+) -> Result<ResolvedModel, Refusal> {
+    let selected = provider.allowed_namespaces.as_ref().map(|selector| &selector.match_labels);
+    if !selected.is_some_and(|wanted| wanted.iter().all(|(key, value)| namespace.get(key) == Some(value))) {
+        let wanted: Vec<String> = selected.into_iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+        let wanted = if wanted.is_empty() { "none".to_owned() } else { wanted.join(", ") };
+        return Err(denied(
+            "spec.model",
+            format!("the ModelProvider {} does not admit this namespace", show(&offered.provider)),
+            format!("namespaces with the labels: {wanted}"),
+        ));
+    }
+    let provided: &ProvidedModel = provider.models.iter().find(|model| model.name == offered.model).ok_or_else(|| {
+        let names: Vec<&str> = provider.models.iter().map(|model| model.name.as_str()).take(16).collect();
+        denied(
+            "spec.model",
+            format!("the ModelProvider {} has no model {}", show(&offered.provider), show(&offered.model)),
+            format!("one of {}", names.join(", ")),
+        )
+    })?;
+    let price = |text: &str| {
+        quantity::micros(text).map_err(|e| Refusal {
+            reason: Reason::PolicyDenied,
+            message: format!("ModelProvider {}: pricePerMillion of {}: {e}", show(&offered.provider), show(&offered.model)),
+        })
+    };
+    let (input, output) = match &provided.price_per_million {
+        Some(prices) => (Some(price(&prices.input)?), Some(price(&prices.output)?)),
+        None if has_cost_limit => {
+            return Err(denied(
+                "spec.limits.budget.cost",
+                format!("the model {} has no price, so a cost limit cannot be kept", show(&offered.name)),
+                "a model with pricePerMillion, or no cost limit in run and policy",
+            ));
+        }
+        None => (None, None),
+    };
+    Ok(ResolvedModel {
+        name: offered.name.clone(),
+        provider: offered.provider.clone(),
+        model: provided.name.clone(),
+        max_output_tokens: provided.max_output_tokens.unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS),
+        input_micros_per_million: input,
+        output_micros_per_million: output,
+    })
+}
+
+fn image(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<String, Refusal> {
+    let Some(image) = &spec.agent.image else {
+        let default = policy.default_image.clone().ok_or_else(|| {
+            denied(
+                "spec.agent.image",
+                "is not set and the policy has no defaultImage",
+                format!("one that matches {}", list(&policy.images)),
+            )
+        })?;
+        spec::image_reference("AgentPolicy default: spec.defaultImage", &default)?;
+        return Ok(default);
+    };
+    let admitted = policy.default_image.as_ref() == Some(image)
+        || policy.images.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => image.starts_with(prefix),
+            None => pattern == image,
+        });
+    if !admitted {
+        return Err(denied(
+            "spec.agent.image",
+            format!("{} is not allowed", show(image)),
+            format!("one that matches {}", list(&policy.images)),
+        ));
+    }
+    Ok(image.clone())
+}
+
+fn list(patterns: &[String]) -> String {
+    if patterns.is_empty() { "nothing".into() } else { patterns.iter().take(16).cloned().collect::<Vec<_>>().join(", ") }
+}
+
+/// The policy's required checks first, then the run's own; the same check named twice counts once.
+fn checks(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<Vec<Check>, Refusal> {
+    let mut all = policy.required_checks.clone();
+    for (at, check) in spec.checks.iter().enumerate() {
+        match policy.required_checks.iter().find(|required| required.name == check.name) {
+            Some(required) if required.argv == check.argv => continue,
+            Some(_) => {
+                return Err(denied(
+                    &format!("spec.checks[{at}].name"),
+                    format!("{} is the name of a check that the policy requires, with another argv", show(&check.name)),
+                    "another name",
+                ));
+            }
+            None => {}
+        }
+        if !policy.checks.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| admits(pattern, &check.argv))) {
+            let patterns: Vec<String> = policy.checks.iter().flatten().take(16).map(|pattern| format!("[{}]", pattern.join(" "))).collect();
+            return Err(denied(
+                &format!("spec.checks[{at}].argv"),
+                format!("{} is not allowed", show(&check.argv.join(" "))),
+                if patterns.is_empty() { "no check".into() } else { patterns.join(", ") },
+            ));
+        }
+        all.push(check.clone());
+    }
+    Ok(all)
+}
+
+/// A last element `*` admits any further arguments.
+fn admits(pattern: &[String], argv: &[String]) -> bool {
+    match pattern.split_last() {
+        Some((last, head)) if last == "*" && !head.is_empty() => argv.starts_with(head),
+        _ => pattern == argv,
+    }
+}
+
+fn steps(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<i64, Refusal> {
+    let ceiling = policy.limits.max_steps.unwrap_or(DEFAULT_STEPS_CEILING);
+    ceilinged("spec.limits.maxSteps", spec.limits.max_steps, DEFAULT_STEPS, Some(ceiling))
+}
+
+fn wall_time(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<i64, Refusal> {
+    let asked = spec.limits.wall_time.as_deref().map(|text| spec::wall_time("spec.limits.wallTime", text)).transpose()?;
+    let ceiling = match &policy.limits.wall_time {
+        Some(text) => quantity::seconds(text).map_err(|e| broken("limits.wallTime", e))?.min(spec::MAX_WALL_SECONDS),
+        None => DEFAULT_WALL_CEILING,
+    };
+    match asked {
+        Some(asked) if asked > ceiling => Err(denied(
+            "spec.limits.wallTime",
+            format!("{} is above the policy's ceiling", show(spec.limits.wall_time.as_deref().unwrap_or_default())),
+            format!("at most {ceiling}s"),
+        )),
+        Some(asked) => Ok(asked),
+        None => Ok(DEFAULT_WALL_SECONDS.min(ceiling)),
+    }
+}
+
+fn ceilinged(field: &str, asked: Option<i64>, default: i64, ceiling: Option<i64>) -> Result<i64, Refusal> {
+    match (asked, ceiling) {
+        (Some(asked), Some(ceiling)) if asked > ceiling => {
+            Err(denied(field, format!("{asked} is above the policy's ceiling"), format!("at most {ceiling}")))
+        }
+        (Some(asked), _) => Ok(asked),
+        (None, Some(ceiling)) => Ok(default.min(ceiling)),
+        (None, None) => Ok(default),
+    }
+}
+
+/// A dimension that neither run nor policy names is unlimited, but for requests: steps + 2 where the run says how many
+/// steps, else 100.
+fn budget(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<Limit, Refusal> {
+    spec::budget("AgentPolicy default: spec.limits.budget", policy.limits.budget.as_ref())?;
+    let none = BudgetSpec::default();
+    let asked = spec.limits.budget.as_ref().unwrap_or(&none);
+    let ceiling = policy.limits.budget.as_ref().unwrap_or(&none);
+    let default = spec.limits.max_steps.map_or(DEFAULT_REQUESTS, |steps| steps.saturating_add(2));
+    let requests = ceilinged("spec.limits.budget.requests", asked.requests, default, ceiling.requests)?;
+    let tokens = |field: &str, asked: Option<i64>, ceiling: Option<i64>| match asked {
+        Some(_) => ceilinged(field, asked, 0, ceiling).map(Some),
+        None => Ok(ceiling),
+    };
+    let input_tokens = tokens("spec.limits.budget.inputTokens", asked.input_tokens, ceiling.input_tokens)?;
+    let output_tokens = tokens("spec.limits.budget.outputTokens", asked.output_tokens, ceiling.output_tokens)?;
+    let money = |field: &str, text: &Option<String>| text.as_deref().map(|text| spec::money(field, text)).transpose();
+    let most = money("AgentPolicy default: spec.limits.budget.cost", &ceiling.cost)?;
+    let cost_micros = match (money("spec.limits.budget.cost", &asked.cost)?, most) {
+        (Some(cost), Some(most)) if cost > most => {
+            return Err(denied(
+                "spec.limits.budget.cost",
+                format!("{} is above the policy's ceiling", show(asked.cost.as_deref().unwrap_or_default())),
+                format!("at most {}", quantity::micros_text(most)),
+            ));
+        }
+        (Some(cost), _) => Some(cost),
+        (None, most) => most,
+    };
+    Ok(Limit { requests, input_tokens, output_tokens, cost_micros })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    struct Given {
+        spec: Value,
+        policy: Value,
+        provider: Option<Value>,
+        labels: Value,
+    }
+
+    fn given() -> Given {
+        Given {
+            spec: json!({
+                "instruction": "Fix it.", "model": "small", "agent": {"image": "registry.test/tools:1"},
+                "source": {"inline": {"files": [{"path": "a.py", "content": "x"}]}},
+            }),
+            policy: json!({
+                "models": [{"name": "small", "provider": "groq", "model": "llama"}],
+                "images": ["registry.test/tools:*", "exact:1"],
+            }),
+            provider: Some(json!({
+                "dialect": "OpenAIChat", "url": "https://api.test/v1/chat/completions", "secretRef": {"name": "s", "key": "k"},
+                "allowedNamespaces": {"matchLabels": {"agents": "yes"}},
+                "models": [{"name": "llama", "pricePerMillion": {"input": "0.59", "output": "0.79"}}],
+            })),
+            labels: json!({"agents": "yes"}),
+        }
+    }
+
+    fn run(change: impl FnOnce(&mut Given)) -> Result<Resolved, NotAccepted> {
+        let mut given = given();
+        change(&mut given);
+        let provider = given.provider.map(|value| serde_json::from_value(value).unwrap());
+        resolve(
+            &serde_json::from_value(given.spec).unwrap(),
+            &serde_json::from_value(given.policy).unwrap(),
+            provider.as_ref(),
+            &serde_json::from_value(given.labels).unwrap(),
+        )
+    }
+
+    #[test]
+    fn defaults_and_ceilings() {
+        // limits of run, limits of policy -> steps, wall, requests, input, output, cost
+        type Row = (Value, Value, (i64, i64, i64, Option<i64>, Option<i64>, Option<i64>));
+        let rows: Vec<Row> = vec![
+            (json!({}), json!({}), (50, 1800, 100, None, None, None)),
+            (json!({"maxSteps": 12}), json!({}), (12, 1800, 14, None, None, None)),
+            (json!({}), json!({"maxSteps": 20, "wallTime": "10m", "budget": {"requests": 30}}), (20, 600, 30, None, None, None)),
+            (json!({"maxSteps": 12}), json!({"budget": {"requests": 5, "cost": "5.00"}}), (12, 1800, 5, None, None, Some(5_000_000))),
+            (
+                json!({"maxSteps": 100, "wallTime": "2h", "budget": {"requests": 7, "inputTokens": 8, "outputTokens": 9, "cost": "0.50"}}),
+                json!({"budget": {"requests": 7, "inputTokens": 80, "outputTokens": 9, "cost": "0.5"}}),
+                (100, 7200, 7, Some(8), Some(9), Some(500_000)),
+            ),
+            (json!({"wallTime": "24h"}), json!({"wallTime": "48h"}), (50, 86_400, 100, None, None, None)),
+        ];
+        for (limits, policy, expected) in rows {
+            let resolved = run(|g| {
+                g.spec["limits"] = limits.clone();
+                g.policy["limits"] = policy;
+            })
+            .unwrap_or_else(|e| panic!("{limits}: {e:?}"));
+            let b = resolved.budget;
+            let found = (resolved.max_steps, resolved.wall_time_seconds, b.requests, b.input_tokens, b.output_tokens, b.cost_micros);
+            assert_eq!(found, expected, "{limits}");
+        }
+    }
+
+    #[test]
+    fn what_is_frozen() {
+        let resolved = run(|g| {
+            g.policy["requiredChecks"] = json!([{"name": "lint", "argv": ["ruff"]}]);
+            g.policy["checks"] = json!([["python3", "-m", "unittest", "*"]]);
+            g.policy["sandbox"] = json!({"hostUsers": "Shared", "runtimeClassName": "", "memory": "2Gi"});
+            g.spec["checks"] = json!([
+                {"name": "unit", "argv": ["python3", "-m", "unittest"]},
+                {"name": "lint", "argv": ["ruff"]},
+            ]);
+        })
+        .unwrap();
+        let names: Vec<&str> = resolved.checks.iter().map(|check| check.name.as_str()).collect();
+        assert_eq!(names, ["lint", "unit"]);
+        assert_eq!(resolved.model.input_micros_per_million, Some(590_000));
+        assert_eq!((resolved.model.model.as_str(), resolved.model.max_output_tokens), ("llama", 4096));
+        assert_eq!((resolved.cpu.as_str(), resolved.memory.as_str(), resolved.workspace.as_str()), ("1", "2Gi", "1Gi"));
+        assert_eq!(resolved.runtime_class_name, None);
+        assert_eq!(resolved.startup_deadline_seconds, 300);
+        assert_eq!(resolved.policy_sha256.len(), 64);
+        assert_eq!(resolved.allowed_paths, ["**"]);
+    }
+
+    #[test]
+    fn images_match_by_name_or_prefix() {
+        for (image, default, fine) in [
+            ("registry.test/tools:2", None, true),
+            ("exact:1", None, true),
+            ("exact:12", None, false),
+            ("registry.test/tools", None, false),
+            ("evil/registry.test/tools:1", None, false),
+            ("other:1", Some("other:1"), true),
+        ] {
+            let result = run(|g| {
+                g.spec["agent"]["image"] = json!(image);
+                g.policy["defaultImage"] = json!(default);
+            });
+            assert_eq!(result.is_ok(), fine, "{image}");
+        }
+        let resolved = run(|g| {
+            g.spec["agent"] = json!({});
+            g.policy["defaultImage"] = json!("default:1");
+        });
+        assert_eq!(resolved.unwrap().image, "default:1");
+    }
+
+    #[test]
+    fn each_refusal_names_its_field() {
+        type Change = Box<dyn FnOnce(&mut Given)>;
+        let rows: Vec<(Reason, &str, Change)> = vec![
+            (Reason::InvalidSpec, "spec.instruction", Box::new(|g| g.spec["instruction"] = json!(""))),
+            (Reason::PolicyDenied, "spec.model", Box::new(|g| g.spec["model"] = json!("huge"))),
+            (Reason::PolicyDenied, "spec.model", Box::new(|g| g.labels = json!({"agents": "no"}))),
+            (
+                Reason::PolicyDenied,
+                "spec.model",
+                Box::new(|g| {
+                    g.provider.as_mut().unwrap().as_object_mut().unwrap().remove("allowedNamespaces");
+                }),
+            ),
+            (Reason::PolicyDenied, "spec.model", Box::new(|g| g.policy["models"][0]["model"] = json!("gone"))),
+            (Reason::PolicyDenied, "spec.agent.image", Box::new(|g| g.spec["agent"]["image"] = json!("evil:1"))),
+            (Reason::PolicyDenied, "spec.agent.image", Box::new(|g| g.spec["agent"] = json!({}))),
+            (
+                Reason::PolicyDenied,
+                "spec.checks[0].argv",
+                Box::new(|g| {
+                    g.policy["checks"] = json!([["python3", "-m", "pytest"]]);
+                    g.spec["checks"] = json!([{"name": "unit", "argv": ["python3", "-m", "pytest", "-q"]}]);
+                }),
+            ),
+            (
+                Reason::PolicyDenied,
+                "spec.checks[0].argv",
+                Box::new(|g| {
+                    g.policy["checks"] = json!([["*"], []]);
+                    g.spec["checks"] = json!([{"name": "unit", "argv": ["sh"]}]);
+                }),
+            ),
+            (
+                Reason::PolicyDenied,
+                "spec.checks[0].name",
+                Box::new(|g| {
+                    g.policy["requiredChecks"] = json!([{"name": "unit", "argv": ["a"]}]);
+                    g.spec["checks"] = json!([{"name": "unit", "argv": ["b"]}]);
+                }),
+            ),
+            (Reason::PolicyDenied, "spec.limits.maxSteps", Box::new(|g| g.spec["limits"] = json!({"maxSteps": 101}))),
+            (Reason::PolicyDenied, "spec.limits.wallTime", Box::new(|g| g.spec["limits"] = json!({"wallTime": "3h"}))),
+            (
+                Reason::PolicyDenied,
+                "spec.limits.budget.requests",
+                Box::new(|g| {
+                    g.policy["limits"] = json!({"budget": {"requests": 5}});
+                    g.spec["limits"] = json!({"budget": {"requests": 6}});
+                }),
+            ),
+            (
+                Reason::PolicyDenied,
+                "spec.limits.budget.outputTokens",
+                Box::new(|g| {
+                    g.policy["limits"] = json!({"budget": {"outputTokens": 5}});
+                    g.spec["limits"] = json!({"budget": {"outputTokens": 6}});
+                }),
+            ),
+            (
+                Reason::PolicyDenied,
+                "spec.limits.budget.cost",
+                Box::new(|g| {
+                    g.policy["limits"] = json!({"budget": {"cost": "0.49"}});
+                    g.spec["limits"] = json!({"budget": {"cost": "0.5"}});
+                }),
+            ),
+            (
+                Reason::PolicyDenied,
+                "spec.limits.budget.cost",
+                Box::new(|g| {
+                    g.provider.as_mut().unwrap()["models"] = json!([{"name": "llama"}]);
+                    g.policy["limits"] = json!({"budget": {"cost": "1"}});
+                }),
+            ),
+            (
+                Reason::PolicyDenied,
+                "AgentPolicy default: spec.limits.wallTime",
+                Box::new(|g| g.policy["limits"] = json!({"wallTime": "x"})),
+            ),
+        ];
+        for (reason, field, change) in rows {
+            match run(change) {
+                Err(NotAccepted::Refused(refusal)) => {
+                    assert_eq!(refusal.reason, reason, "{}", refusal.message);
+                    assert!(refusal.message.starts_with(field), "{field} is not named in {}", refusal.message);
+                }
+                other => panic!("{field}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_provider_may_still_come() {
+        assert!(matches!(run(|g| g.provider = None), Err(NotAccepted::Missing(r)) if r.message.contains("groq")));
+    }
+}

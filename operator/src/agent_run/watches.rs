@@ -1,0 +1,159 @@
+//! What wakes a run: itself, its Pod, the namespace's policy, a provider, and a run of the namespace that has ended.
+
+use std::sync::Arc;
+
+use agentrun_crds::{AgentPolicy, AgentRun, ModelProvider, names};
+use futures::stream::{BoxStream, SelectAll};
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::{DeserializeGuard, Resource};
+use kube::runtime::controller::Config;
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::{WatchStreamExt, applier, watcher};
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+
+use super::objects::{SANDBOX, controller};
+use super::observe::peers_cached;
+use super::plan::{self, Stage};
+use crate::context::{Caches, Context, Guarded};
+use crate::driver;
+
+/// Reconciles at once.
+const CONCURRENCY: u16 = 8;
+/// Queued runs woken when one ends: as many slots seldom free themselves at once.
+const WOKEN: usize = 8;
+
+type Wake = ObjectRef<Guarded>;
+type Wakes = BoxStream<'static, Result<Wake, watcher::Error>>;
+
+/// The controller's streams, running once `run` is polled.
+pub struct Watches {
+    pub caches: Arc<Caches>,
+    wakes: SelectAll<Wakes>,
+}
+
+impl Watches {
+    /// Watch everything; `namespace` is where providers are.
+    pub fn new(client: &Client, namespace: &str) -> Self {
+        let (runs, run_writer) = reflector::store();
+        let (pods, pod_writer) = reflector::store();
+        let (policies, policy_writer) = reflector::store();
+        let caches = Arc::new(Caches { runs, pods, policies });
+        let watched = watcher::Config::default();
+        let mut wakes: SelectAll<Wakes> = SelectAll::new();
+
+        let seen = Arc::clone(&caches);
+        let stream = watcher(Api::<Guarded>::all(client.clone()), watched.clone()).default_backoff().modify(strip_run).reflect(run_writer);
+        wakes.push(spread(stream.touched_objects(), move |run| woken_by_run(&seen, &run)));
+
+        let sandboxes = watched.clone().labels(&format!("{}={SANDBOX}", names::LABEL_COMPONENT));
+        let stream = watcher(Api::<Pod>::all(client.clone()), sandboxes).default_backoff().modify(strip_pod).reflect(pod_writer);
+        wakes.push(spread(stream.touched_objects(), |pod| woken_by_pod(&pod)));
+
+        let seen = Arc::clone(&caches);
+        let api = Api::<DeserializeGuard<AgentPolicy>>::all(client.clone());
+        let stream = watcher(api, watched.clone()).default_backoff().modify(strip).reflect(policy_writer);
+        wakes.push(spread(stream.touched_objects(), move |policy| woken_by_policy(&seen, policy.meta().namespace.as_deref())));
+
+        let seen = Arc::clone(&caches);
+        let api = Api::<DeserializeGuard<ModelProvider>>::namespaced(client.clone(), namespace);
+        let stream = watcher(api, watched).default_backoff().modify(strip);
+        wakes.push(spread(stream.touched_objects(), move |_| woken_by_policy(&seen, None)));
+        Watches { caches, wakes }
+    }
+
+    /// Reconcile until `stop`; then let running reconciles end.
+    pub async fn run(self, ctx: Arc<Context>, stop: CancellationToken) {
+        let Watches { caches, wakes } = self;
+        let runs = caches.runs.clone();
+        let reconciler = move |run: Arc<Guarded>, ctx: Arc<Context>| driver::spawn(ctx, Arc::clone(&caches), run);
+        let config = Config::default().concurrency(CONCURRENCY);
+        let queue = wakes.take_until(stop.cancelled_owned());
+        applier(reconciler, |_, error: &driver::Never, _| match *error {}, ctx, runs, Box::pin(queue), config)
+            .for_each(|result| {
+                if let Err(error) = result {
+                    match error {
+                        kube::runtime::controller::Error::QueueError(error) => tracing::warn!(%error, "a watch failed; trying again"),
+                        // A run that is gone was still to be looked at: nothing to do.
+                        error => tracing::debug!(%error, "nothing to reconcile"),
+                    }
+                }
+                futures::future::ready(())
+            })
+            .await;
+    }
+}
+
+fn spread<T: Send + 'static>(
+    stream: impl Stream<Item = Result<T, watcher::Error>> + Send + 'static,
+    wake: impl Fn(T) -> Vec<Wake> + Send + Sync + 'static,
+) -> Wakes {
+    let spread = stream.flat_map(move |item| {
+        let wakes = match item {
+            Ok(object) => wake(object).into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        };
+        futures::stream::iter(wakes)
+    });
+    spread.boxed()
+}
+
+fn strip<K: Resource>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
+}
+
+/// The source and the instruction are most of a run, and only live reads judge them.
+fn strip_run(run: &mut Guarded) {
+    strip(run);
+    if let Ok(run) = &mut run.0 {
+        run.spec.source = Default::default();
+        run.spec.instruction.clear();
+        run.metadata.annotations = None;
+    }
+}
+
+fn strip_pod(pod: &mut Pod) {
+    strip(pod);
+    pod.spec = None;
+}
+
+fn reference(metadata: &kube::core::ObjectMeta) -> Option<Wake> {
+    Some(ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?))
+}
+
+/// Itself; and the next of its namespace, should it have ended.
+fn woken_by_run(caches: &Caches, run: &Guarded) -> Vec<Wake> {
+    let metadata = run.meta();
+    let mut woken: Vec<Wake> = reference(metadata).into_iter().collect();
+    let freed = run.0.as_ref().is_ok_and(|run| plan::stage(run) == Stage::Ended);
+    if let (true, Some(namespace)) = (freed, metadata.namespace.as_deref()) {
+        woken.extend(next_in_line(caches, namespace));
+    }
+    woken
+}
+
+fn next_in_line(caches: &Caches, namespace: &str) -> Vec<Wake> {
+    let mut queued = peers_cached(caches, namespace);
+    queued.retain(|peer| peer.queued);
+    queued.sort_by_key(|peer| (std::cmp::Reverse(peer.priority), peer.created, peer.uid.clone()));
+    let uids: Vec<String> = queued.into_iter().take(WOKEN).map(|peer| peer.uid).collect();
+    let runs = caches.runs.state_filter(|run| run.meta().uid.as_ref().is_some_and(|uid| uids.contains(uid)));
+    runs.iter().filter_map(|run| reference(run.meta())).collect()
+}
+
+fn woken_by_pod(pod: &Pod) -> Vec<Wake> {
+    let owner = controller(&pod.metadata);
+    owner
+        .zip(pod.metadata.namespace.as_deref())
+        .map(|(owner, namespace)| ObjectRef::new(&owner.name).within(namespace))
+        .into_iter()
+        .collect()
+}
+
+/// Every run that waits: of one namespace, or of all.
+fn woken_by_policy(caches: &Caches, namespace: Option<&str>) -> Vec<Wake> {
+    let waits = |run: &Guarded| run.0.as_ref().is_ok_and(|run: &AgentRun| plan::stage(run) == Stage::Waiting);
+    let runs = caches.runs.state_filter(|run| waits(run) && namespace.is_none_or(|ns| run.meta().namespace.as_deref() == Some(ns)));
+    runs.iter().filter_map(|run| reference(run.meta())).collect()
+}

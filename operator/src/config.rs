@@ -1,0 +1,155 @@
+//! All flags and environment names, checked once.
+//!
+//! The rights that the program needs (the chart's ClusterRole and Role say the same):
+//!
+//! | Where | Resource | Verbs | Why |
+//! |---|---|---|---|
+//! | cluster | `agentruns` | get list watch patch delete | watch, finalizer, retention |
+//! | cluster | `agentruns/status` | patch | conditions, phase, budget |
+//! | cluster | `agentpolicies` | get list watch | acceptance |
+//! | cluster | `namespaces` | get | labels that providers select |
+//! | cluster | `pods` | get list watch create delete | the sandbox |
+//! | cluster | `secrets` | create delete | the ticket; never read |
+//! | cluster | `networkpolicies` | get create patch delete | the sandbox's walls, restored if changed |
+//! | cluster | `serviceaccounts` | get create | the sandboxes' account |
+//! | cluster | `events.k8s.io` `events` | create patch | outcomes |
+//! | own namespace | `modelproviders` | get list watch | acceptance |
+//! | own namespace | `services` | get | the gateway's address and Pods |
+//! | own namespace | `secrets` named `agentrun-ca`, `agentrun-gateway-tls`, `agentrun-token-keys` | get update | certificates and keys (create comes from the cluster's rule) |
+//! | own namespace | `leases` | create; get patch on the one | who works |
+
+use std::net::SocketAddr;
+
+use clap::{ArgAction, Parser};
+
+use crate::agent_run::objects::pod::RunnerImage;
+use crate::context::Settings;
+use crate::leader::Candidate;
+
+/// Turns AgentRuns into sandbox Pods.
+#[derive(Parser, Debug)]
+#[command(name = "operator", version)]
+pub struct Flags {
+    /// Namespace of operator and gateway.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "agentrun-system")]
+    namespace: String,
+    /// Name of this process among those that compete for the lease.
+    #[arg(long, env = "POD_NAME", default_value = "agentrun-operator")]
+    pod_name: String,
+    /// Image with /runner and /executor.
+    #[arg(long, env = "RUNNER_IMAGE")]
+    runner_image: String,
+    /// IfNotPresent, Always or Never.
+    #[arg(long, env = "RUNNER_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
+    runner_image_pull_policy: String,
+    /// Name of the gateway's Service.
+    #[arg(long, default_value = "agentrun-gateway")]
+    gateway_service: String,
+    /// Name of the lease.
+    #[arg(long, default_value = "agentrun-operator")]
+    lease_name: String,
+    /// Make and renew the gateway's certificate; false where cert-manager does.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    manage_certificates: bool,
+    /// Address of health and metrics, plain HTTP.
+    #[arg(long, default_value = "0.0.0.0:8081")]
+    listen: SocketAddr,
+    /// Log one JSON object a line.
+    #[arg(long)]
+    log_json: bool,
+}
+
+/// The same, checked.
+#[derive(Debug)]
+pub struct Config {
+    pub settings: Settings,
+    pub candidate: Candidate,
+    pub manage_certificates: bool,
+    pub listen: SocketAddr,
+    pub log_json: bool,
+}
+
+impl Flags {
+    /// Check every flag; the message names the one at fault.
+    pub fn check(self) -> Result<Config, String> {
+        let Flags {
+            namespace,
+            pod_name,
+            runner_image,
+            runner_image_pull_policy,
+            gateway_service,
+            lease_name,
+            manage_certificates,
+            listen,
+            log_json,
+        } = self;
+        label("--namespace", &namespace)?;
+        label("--gateway-service", &gateway_service)?;
+        subdomain("--pod-name", &pod_name)?;
+        subdomain("--lease-name", &lease_name)?;
+        if runner_image.is_empty() || !runner_image.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(format!("--runner-image: {runner_image:?} is no image reference; allowed: ASCII without spaces"));
+        }
+        if !["IfNotPresent", "Always", "Never"].contains(&runner_image_pull_policy.as_str()) {
+            let allowed = "IfNotPresent, Always, Never";
+            return Err(format!("--runner-image-pull-policy: {runner_image_pull_policy:?} is unknown; allowed: {allowed}"));
+        }
+        Ok(Config {
+            settings: Settings {
+                namespace: namespace.clone(),
+                gateway_service,
+                image: RunnerImage { name: runner_image, pull_policy: runner_image_pull_policy },
+            },
+            candidate: Candidate { namespace, lease: lease_name, identity: pod_name },
+            manage_certificates,
+            listen,
+            log_json,
+        })
+    }
+}
+
+fn word(text: &str, most: usize) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=most).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn label(flag: &str, text: &str) -> Result<(), String> {
+    if word(text, 63) { Ok(()) } else { Err(format!("{flag}: {text:?} is no DNS label; allowed: 1 to 63 of a-z, 0-9 and '-'")) }
+}
+
+fn subdomain(flag: &str, text: &str) -> Result<(), String> {
+    let fine = text.len() <= 100 && text.split('.').all(|part| word(part, 63));
+    if fine {
+        Ok(())
+    } else {
+        Err(format!("{flag}: {text:?} is no object name; allowed: DNS labels joined by '.', at most 100 characters"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Config, String> {
+        let all = ["operator", "--runner-image", "runner:1", "--pod-name", "p", "--namespace", "n"];
+        Flags::try_parse_from(all.iter().chain(arguments)).map_err(|e| e.to_string())?.check()
+    }
+
+    #[test]
+    fn defaults_and_refusals() {
+        let config = parse(&[]).unwrap();
+        assert_eq!((config.settings.namespace.as_str(), config.candidate.lease.as_str()), ("n", "agentrun-operator"));
+        assert!(config.manage_certificates && !config.log_json);
+        assert!(!parse(&["--manage-certificates=false"]).unwrap().manage_certificates);
+        for (arguments, flag) in [
+            (vec!["--gateway-service", "Gate.way"], "--gateway-service"),
+            (vec!["--lease-name", "-"], "--lease-name"),
+            (vec!["--runner-image-pull-policy", "Sometimes"], "--runner-image-pull-policy"),
+            (vec!["--listen", "nowhere"], "--listen"),
+            (vec!["--unknown"], "--unknown"),
+        ] {
+            let error = parse(&arguments).unwrap_err();
+            assert!(error.contains(flag), "{error}");
+        }
+    }
+}
