@@ -97,10 +97,10 @@ class Roles(unittest.TestCase):
 
 class NetworkPolicies(unittest.TestCase):
     def rules(self, values, name, direction):
-        """{port: peers}; None = anybody."""
+        """{port: peers}; None = any port, or anybody."""
         found = {}
         for rule in find(render(values), "NetworkPolicy", name)["spec"][direction]:
-            for port in rule["ports"]:
+            for port in rule.get("ports", [{"port": None}]):
                 found[port["port"]] = rule.get("from" if direction == "ingress" else "to")
         return found
 
@@ -128,7 +128,8 @@ class NetworkPolicies(unittest.TestCase):
 
     def test_where_they_get_to(self):
         self.assertEqual(set(self.rules("", "agentrun-operator", "egress")), {443, 6443})
-        self.assertEqual(set(self.rules("", "agentrun-gateway", "egress")), {53, 443, 6443})
+        dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}]
+        self.assertEqual(self.rules("", "agentrun-gateway", "egress"), {53: None, 443: None, 6443: None, None: dns})
         model = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]
         self.assertEqual(self.rules("model-in-cluster.yaml", "agentrun-gateway", "egress")[8080], model)
 
