@@ -13,7 +13,11 @@ pub mod error;
 pub mod events;
 pub mod exchange;
 #[cfg(test)]
+mod fake_api;
+#[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod http_tests;
 pub mod job;
 pub mod metrics;
 pub mod model;

@@ -10,7 +10,7 @@ use agentrun_gateway::clock::Clock;
 use agentrun_gateway::config::Config;
 use agentrun_gateway::events::LogRecorder;
 use agentrun_gateway::serve::{Listener, Stop, bind};
-use agentrun_gateway::store::Stores;
+use agentrun_gateway::store::{Retention, Stores};
 use agentrun_gateway::tls::follow_certificate;
 use anyhow::Context;
 use clap::Parser;
@@ -82,6 +82,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(state.runs.clone().run());
     tokio::spawn(state.model.providers.clone().run());
     tokio::spawn(recorder.run(state.runs.clone()));
+    tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone()));
     let longest_call = Box::new(move |provider: &str| proxy.longest_call(provider));
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 

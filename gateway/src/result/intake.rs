@@ -1,9 +1,11 @@
 //! POST of a result: shape, blobs, verdict, patch, then one compare-and-swap on the run's status. Once an attempt; the same
 //! result again gets the same answer, another one is refused.
 
-use agentrun_crds::AgentRun;
+use std::sync::Arc;
+
 use agentrun_crds::agent_run_status::{ArtifactRef, ArtifactTotals, CheckResult, Resolved, RunResult, Trust};
 use agentrun_crds::conditions::Reason;
+use agentrun_crds::{AgentRun, AgentRunStatus};
 use agentrun_protocol::event::EventType;
 use agentrun_protocol::result::ResultResponse;
 use axum::Json;
@@ -47,7 +49,7 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
         }
     }
     let result = recorded(&claims, &verdict, patch.as_deref(), attempt);
-    let written = write(&state, &caller, &run, &result, patch).await?;
+    let (result, written) = write(&state, &caller, &run, result, patch).await?;
     if let Some(digest) = result.patch.as_ref().and_then(|patch| Digest::parse(&patch.digest).ok()) {
         // What is in status stands; should this fail, the recorder names it.
         if let Err(error) = state.stores.artifacts.name(&run, Origin::Gateway, PATCH_NAME, digest).await {
@@ -121,17 +123,17 @@ fn recorded(claims: &Claims, verdict: &Verdict, patch: Option<&[u8]>, attempt: i
     }
 }
 
-/// Store the patch, then decide on the live object.
+/// Store the patch, then decide on the live object. What stands at the end: this result, or the same one from before.
 async fn write(
     state: &AppState,
     caller: &RunCaller<Events>,
     run: &RunRef,
-    result: &RunResult,
+    result: RunResult,
     patch: Option<Vec<u8>>,
-) -> Result<std::sync::Arc<AgentRun>, ApiError> {
+) -> Result<(RunResult, Arc<AgentRun>), ApiError> {
     // Before the patch takes room: another result may stand already.
     let standing = caller.run.status.as_ref().and_then(|status| status.result.as_ref());
-    let repeats = standing_result(standing, result)?;
+    let repeats = same_result(standing, &result)?.is_some();
     if let Some(patch) = patch.filter(|_| !repeats) {
         put(&*state.stores.artifacts, run, Origin::Gateway, patch).await?;
     }
@@ -139,28 +141,28 @@ async fn write(
     let others = named.iter().filter(|artifact| artifact.name != PATCH_NAME).map(|artifact| artifact.bytes);
     let bytes: Vec<i64> = others.chain(result.patch.as_ref().map(|patch| patch.bytes)).collect();
     let totals = ArtifactTotals { count: count(bytes.len()), bytes: bytes.iter().sum() };
-    let decide = |live: &AgentRun, status: &mut agentrun_crds::AgentRunStatus| {
-        if standing_result(status.result.as_ref(), result)? {
-            return Ok(());
+    let decide = |live: &AgentRun, status: &mut AgentRunStatus| {
+        if let Some(standing) = same_result(status.result.as_ref(), &result)? {
+            return Ok(standing.clone());
         }
         check_active(live, &caller.claims).map_err(|_| ApiError::inactive_run_token())?;
         status.result = Some(result.clone());
         status.artifacts = Some(totals.clone());
-        Ok(())
+        Ok(result.clone())
     };
-    let ((), written) = state.status.update(&caller.run, decide).await?;
-    Ok(written)
+    state.status.update(&caller.run, decide).await
 }
 
-/// Whether this very result stands already; another one of the same attempt is in the way.
-fn standing_result(standing: Option<&RunResult>, result: &RunResult) -> Result<bool, ApiError> {
+/// The result that stands, if it is this one. The message does not count: it tells of what was spent, which may have moved
+/// since. Another result of the same attempt is in the way.
+fn same_result<'a>(standing: Option<&'a RunResult>, result: &RunResult) -> Result<Option<&'a RunResult>, ApiError> {
     match standing {
-        Some(standing) if standing == result => Ok(true),
+        Some(standing) if *standing == (RunResult { message: standing.message.clone(), ..result.clone() }) => Ok(Some(standing)),
         Some(standing) if standing.attempt >= result.attempt => Err(ApiError::conflict(
             "result_already_recorded",
             format!("attempt {} has a result already, with verdict {}; a result is given once", standing.attempt, standing.verdict),
         )),
-        _ => Ok(false),
+        _ => Ok(None),
     }
 }
 

@@ -225,16 +225,15 @@ fn write(
             |row| row.get(0),
         )
         .optional()?;
-    let mut seq = first.ok_or(StoreError::Closed)?;
+    let first = first.ok_or(StoreError::Closed)?;
     let mut insert = connection
         .prepare_cached("INSERT INTO events (run, seq, time, attempt, origin, key, kind, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
-    for (index, record) in rows {
+    for (seq, (index, record)) in (first..).zip(rows) {
         let (attempt, origin) = if index.is_some() { (attempt, origin) } else { (0, Origin::Gateway) };
         insert.execute(params![id, seq, now, attempt, origin as i64, record.key, word(record.kind)?, record.data])?;
         if let Some(index) = index {
             seqs[index] = seq;
         }
-        seq += 1;
     }
     Ok(())
 }
