@@ -8,6 +8,7 @@ use crate::agent_run::{BudgetSpec, Check};
 
 /// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[expect(clippy::duplicated_attributes, reason = "columns share their types")]
 #[kube(
     group = "agentrun.dev",
     version = "v1alpha1",

@@ -8,6 +8,7 @@ use crate::agent_run_status::AgentRunStatus;
 
 /// What a developer, CI or GitOps asks for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[expect(clippy::duplicated_attributes, reason = "columns share their types")]
 #[kube(
     group = "agentrun.dev",
     version = "v1alpha1",

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// An upstream model API. Its key is read by the gateway from a Secret of the same namespace.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[expect(clippy::duplicated_attributes, reason = "columns share their types")]
 #[kube(
     group = "agentrun.dev",
     version = "v1alpha1",

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSch
 
 fn page(name: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    std::fs::read_to_string(&path).unwrap_or_else(|error| unreachable!("{}: {error}", path.display()))
 }
 
 /// The first cells of the tables beneath a heading (or of the whole page), as field paths. `.b` after `x.a` means `x.b`.

@@ -21,6 +21,7 @@ struct Kind {
     name: &'static str,
     schema: Value,
     rules: CompiledSchema,
+    validator: Validator,
     table: Table,
     broken_rules: BTreeSet<String>,
     surprises: Vec<String>,
@@ -36,14 +37,22 @@ impl Kind {
             let text = serde_json::to_string(props).expect("JSON").replace("oldSelf.hasValue()", "oldSelf != null");
             let schema: Value = serde_json::from_str(&text).expect("JSON");
             let rules = compile_schema(&schema);
-            Kind { name, schema, rules, table: Table::read(yaml), broken_rules: BTreeSet::new(), surprises: Vec::new() }
+            Kind {
+                name,
+                schema,
+                rules,
+                validator: Validator::new(),
+                table: Table::read(yaml),
+                broken_rules: BTreeSet::new(),
+                surprises: Vec::new(),
+            }
         };
         TABLES.into_iter().map(kind).collect()
     }
 
     /// Each broken rule's place and message.
     fn judge(&mut self, object: &Value, old: Option<&Value>) -> Vec<(String, String)> {
-        let Err(errors) = Validator::new().validate_compiled(&self.rules, object, old) else { return Vec::new() };
+        let Err(errors) = self.validator.validate_compiled(&self.rules, object, old) else { return Vec::new() };
         self.broken_rules.extend(errors.iter().map(|error| error.rule.clone()));
         errors.iter().map(|error| (error.field_path.clone(), error.message.clone())).collect()
     }
