@@ -1,10 +1,21 @@
-//! Objects that many tests start from: a run in the middle of its life.
+//! What many tests start from: a run in the middle of its life, and a gateway on a fake API server.
+
+use std::sync::{Arc, Mutex};
 
 use agentrun_crds::budget::{Budget, Limit};
 use agentrun_crds::{AgentRun, names};
+use agentrun_protocol::event::EventType;
 use agentrun_protocol::token::{Audience, Claims, KeyRing};
+use axum::Router;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
+
+use crate::app::{AppState, Parts, Recorder, sandbox_router};
+use crate::auth::TokenKeys;
+use crate::clock::Clock;
+use crate::fake_api::FakeApi;
+use crate::store::{StoreOptions, Stores};
 
 /// Unix seconds of the exchange.
 pub const NOW: i64 = 1_800_000_000;
@@ -64,4 +75,55 @@ pub fn claims(audience: Audience) -> Claims {
 /// One key.
 pub fn ring() -> KeyRing {
     KeyRing::new([(1, vec![7; 32])]).unwrap()
+}
+
+/// Events as they were recorded.
+#[derive(Clone, Default)]
+pub struct Recorded(pub Arc<Mutex<Vec<(String, EventType, Value)>>>);
+
+impl Recorder for Recorded {
+    fn record(&self, _: Arc<AgentRun>, key: String, kind: EventType, data: Value) -> BoxFuture<'static, ()> {
+        self.0.lock().unwrap().push((key, kind, data));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Recorded {
+    /// The data of all events of a type.
+    pub fn of(&self, kind: EventType) -> Vec<Value> {
+        self.0.lock().unwrap().iter().filter(|(_, other, _)| *other == kind).map(|(_, _, data)| data.clone()).collect()
+    }
+}
+
+/// One gateway on a fake API server; its folder lives as long as it.
+pub struct Gateway {
+    pub state: AppState,
+    pub events: Recorded,
+    pub sandbox: Router,
+    _folder: tempfile::TempDir,
+}
+
+/// A gateway process named `instance` that has seen the run, with a clock ten seconds after the exchange.
+pub fn gateway(api: &FakeApi, instance: &str) -> Gateway {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::from_fn(|| (NOW + 10) * 1000);
+    let options = <StoreOptions as clap::FromArgMatches>::from_arg_matches(
+        &<StoreOptions as clap::Args>::augment_args(clap::Command::new("test")).get_matches_from(["test"]),
+    );
+    let events = Recorded::default();
+    let (_, keys) = TokenKeys::new(ring());
+    let state = AppState::assemble(Parts {
+        clock: clock.clone(),
+        kube: api.client(),
+        namespace: "agentrun-system".into(),
+        instance: instance.into(),
+        keys,
+        stores: Stores::embedded(folder.path(), &options.unwrap(), clock).unwrap(),
+        recorder: Arc::new(events.clone()),
+        max_in_flight_per_run: 64,
+    });
+    if api.lock().run.is_object() {
+        state.runs.insert_for_test(api.run());
+    }
+    Gateway { sandbox: sandbox_router(state.clone()), state, events, _folder: folder }
 }

@@ -2,6 +2,7 @@
 //! SubjectAccessReview says whether they may get this AgentRun. Routes name their parameters `{ns}` and `{name}`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentrun_crds::{AgentRun, GROUP, names};
 use axum::extract::{FromRequestParts, RawPathParams};
@@ -15,6 +16,8 @@ use kube::{Api, Client};
 use super::bearer;
 use crate::app::AppState;
 use crate::error::ApiError;
+
+const REVIEW_TIME: Duration = Duration::from_secs(5);
 
 /// A person who may read the run in the path.
 pub struct Person {
@@ -52,6 +55,14 @@ fn unauthorized() -> ApiError {
     )
 }
 
+/// The client's own retries could take minutes.
+async fn in_time<T>(review: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+    match tokio::time::timeout(REVIEW_TIME, review).await {
+        Ok(answer) => answer.map_err(ApiError::api_server),
+        Err(_) => Err(ApiError::api_server("a review took too long")),
+    }
+}
+
 /// Our own audience first, then the API server's default, so that `kubectl create token` works without flags.
 async fn authenticate(kube: &Client, token: String) -> Result<UserInfo, ApiError> {
     let api: Api<TokenReview> = Api::all(kube.clone());
@@ -59,7 +70,7 @@ async fn authenticate(kube: &Client, token: String) -> Result<UserInfo, ApiError
         let wanted = audiences.clone();
         let spec = TokenReviewSpec { token: token.clone(), audiences };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let status = api.create(&PostParams::default(), &review).await.map_err(ApiError::api_server)?.status.unwrap_or_default();
+        let status = in_time(api.create(&PostParams::default(), &review)).await?.status.unwrap_or_default();
         // An authenticator that ignores audiences answers without them; then the token is good for the default one only.
         let audience_holds = wanted.is_none_or(|wanted| status.audiences.unwrap_or_default().iter().any(|got| wanted.contains(got)));
         if status.authenticated == Some(true) && audience_holds {
@@ -89,7 +100,7 @@ async fn authorize(kube: &Client, user: UserInfo, namespace: &str, name: &str) -
         },
         ..SubjectAccessReview::default()
     };
-    let answer = api.create(&PostParams::default(), &review).await.map_err(ApiError::api_server)?;
+    let answer = in_time(api.create(&PostParams::default(), &review)).await?;
     if answer.status.is_some_and(|status| status.allowed) {
         return Ok(());
     }
@@ -98,4 +109,56 @@ async fn authorize(kube: &Client, user: UserInfo, namespace: &str, name: &str) -
         "forbidden",
         format!("reading AgentRun {name} in namespace {namespace} needs the RBAC verb get on agentruns.{GROUP}"),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http::Request;
+    use serde_json::{Value, json};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+    use crate::fixtures::{gateway, run_json};
+
+    #[tokio::test]
+    async fn a_person_needs_a_token_and_the_right_to_get_the_run() {
+        let ours = json!({ "authenticated": true, "audiences": [names::PEOPLE_AUDIENCE], "user": { "username": "alice" } });
+        type Row = (&'static str, Option<&'static str>, Value, bool, &'static str, u16);
+        let rows: Vec<Row> = vec![
+            ("allowed", Some("Bearer t"), ours.clone(), true, "fix-it", 200),
+            ("lower case scheme", Some("bearer t"), ours.clone(), true, "fix-it", 200),
+            ("no header", None, ours.clone(), true, "fix-it", 401),
+            ("another scheme", Some("Basic t"), ours.clone(), true, "fix-it", 401),
+            ("empty token", Some("Bearer "), ours.clone(), true, "fix-it", 401),
+            ("unknown token", Some("Bearer other"), ours.clone(), true, "fix-it", 401),
+            (
+                "not authenticated",
+                Some("Bearer t"),
+                json!({ "authenticated": false, "user": { "username": "alice" } }),
+                true,
+                "fix-it",
+                401,
+            ),
+            ("no right", Some("Bearer t"), ours.clone(), false, "fix-it", 403),
+            ("no right, no run", Some("Bearer t"), ours.clone(), false, "other", 403),
+            ("no run", Some("Bearer t"), ours, true, "other", 404),
+        ];
+        for (name, header, review, allowed, run, expected) in rows {
+            let api = FakeApi::with_run(run_json());
+            api.lock().tokens.insert("t".into(), review);
+            api.lock().allowed = allowed;
+            let gateway = gateway(&api, "gw-0");
+            let router = axum::Router::new()
+                .route("/{ns}/{name}", axum::routing::get(async |person: Person| person.username))
+                .with_state(gateway.state.clone());
+            let mut request = Request::get(format!("/team/{run}"));
+            if let Some(header) = header {
+                request = request.header("authorization", header);
+            }
+            let response = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(response.status().as_u16(), expected, "{name}");
+        }
+    }
 }

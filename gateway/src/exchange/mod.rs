@@ -4,6 +4,8 @@
 mod decide;
 mod pod;
 mod request;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::time::Duration;

@@ -354,7 +354,8 @@ mod tests {
         fn walking_finds_what_serde_finds(value in json(), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
             let (document, root) = Document::scan(text.as_bytes()).unwrap();
-            prop_assert_eq!(rebuild(document, root), value);
+            // Through serde once: it does not round-trip every float.
+            prop_assert_eq!(rebuild(document, root), serde_json::from_str::<Value>(&text).unwrap());
         }
 
         #[test]

@@ -20,6 +20,8 @@ use crate::budget::Dispatched;
 const KEY_TTL: Duration = Duration::from_secs(15);
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// By Secret and entry: since when, and the header made of it.
+type Keys = HashMap<(String, String), (Instant, HeaderValue)>;
 type Entry = (ModelProviderSpec, Result<Arc<Provider>, ProviderError>);
 
 /// Cheap to clone.
@@ -28,7 +30,7 @@ pub struct Providers {
     client: Client,
     namespace: String,
     providers: Arc<Mutex<HashMap<String, Entry>>>,
-    keys: Arc<Mutex<HashMap<(String, String), (Instant, HeaderValue)>>>,
+    keys: Arc<Mutex<Keys>>,
 }
 
 /// Why there is no key.
