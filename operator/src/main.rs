@@ -124,24 +124,22 @@ async fn work(ctx: Arc<Context>, health: Health, manage_certificates: bool, stop
         health.set(Progress::Filling);
         let watches = Watches::new(&ctx.client, &namespace);
         let caches = Arc::clone(&watches.caches);
+        let filled = watches.filled.clone();
         let sweeping = {
-            let (ctx, caches, stop) = (Arc::clone(&ctx), Arc::clone(&caches), stop.clone());
-            tokio::spawn(async move { stop.run_until_cancelled(sweep::run(&ctx, &caches)).await })
+            let (ctx, caches, filled, stop) = (Arc::clone(&ctx), Arc::clone(&caches), filled.clone(), stop.clone());
+            tokio::spawn(async move { stop.run_until_cancelled(sweep::run(&ctx, &caches, &filled)).await })
         };
-        let filled = {
-            let (caches, health, stop) = (Arc::clone(&caches), health.clone(), stop.clone());
+        let filling = {
+            let (health, stop) = (health.clone(), stop.clone());
             let all = async move {
-                let (runs, pods, policies) =
-                    tokio::join!(caches.runs.wait_until_ready(), caches.pods.wait_until_ready(), caches.policies.wait_until_ready());
-                if runs.is_ok() && pods.is_ok() && policies.is_ok() {
-                    tracing::info!("watching");
-                    health.set(Progress::Working);
-                }
+                filled.wait().await;
+                tracing::info!("watching");
+                health.set(Progress::Working);
             };
             tokio::spawn(async move { stop.run_until_cancelled(all).await })
         };
         watches.run(ctx, stop).await;
-        let _ended = tokio::join!(sweeping, filled);
+        let _ended = tokio::join!(sweeping, filling);
     }
     let _ended = keeping.await;
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::core::DeserializeGuard;
 
+use super::filled::Filled;
 use super::objects::controller;
 use super::plan::{self, Stage};
 use crate::apply::delete_pod;
@@ -17,10 +18,8 @@ use crate::error::Error;
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// For ever; failures are logged and tried again.
-pub async fn run(ctx: &Context, caches: &Caches) {
-    if caches.runs.wait_until_ready().await.is_err() || caches.pods.wait_until_ready().await.is_err() {
-        return;
-    }
+pub async fn run(ctx: &Context, caches: &Caches, filled: &Filled) {
+    filled.wait().await;
     loop {
         if let Err(error) = once(ctx, caches).await {
             tracing::warn!(%error, "the sweep of sandbox Pods failed; trying again later");

@@ -13,6 +13,7 @@ use kube::runtime::{WatchStreamExt, applier, watcher};
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
+use super::filled::Filled;
 use super::objects::{SANDBOX, controller};
 use super::observe::peers_cached;
 use super::plan::{self, Stage};
@@ -30,6 +31,8 @@ type Wakes = BoxStream<'static, Result<Wake, watcher::Error>>;
 /// The controller's streams, running once `run` is polled.
 pub struct Watches {
     pub caches: Arc<Caches>,
+    /// Whether the caches hold all there was at the start.
+    pub filled: Filled,
     wakes: SelectAll<Wakes>,
 }
 
@@ -40,32 +43,41 @@ impl Watches {
         let (pods, pod_writer) = reflector::store();
         let (policies, policy_writer) = reflector::store();
         let caches = Arc::new(Caches { runs, pods, policies });
+        let filled = Filled::new(3);
         let watched = watcher::Config::default();
         let mut wakes: SelectAll<Wakes> = SelectAll::new();
 
         let seen = Arc::clone(&caches);
-        let stream = watcher(Api::<Guarded>::all(client.clone()), watched.clone()).default_backoff().modify(strip_run).reflect(run_writer);
+        let stream = watcher(Api::<Guarded>::all(client.clone()), watched.clone())
+            .default_backoff()
+            .modify(strip_run)
+            .reflect(run_writer)
+            .inspect(filled.first_list());
         wakes.push(spread(stream.touched_objects(), move |run| woken_by_run(&seen, &run)));
 
         let sandboxes = watched.clone().labels(&format!("{}={SANDBOX}", names::LABEL_COMPONENT));
-        let stream = watcher(Api::<Pod>::all(client.clone()), sandboxes).default_backoff().modify(strip_pod).reflect(pod_writer);
+        let stream = watcher(Api::<Pod>::all(client.clone()), sandboxes)
+            .default_backoff()
+            .modify(strip_pod)
+            .reflect(pod_writer)
+            .inspect(filled.first_list());
         wakes.push(spread(stream.touched_objects(), |pod| woken_by_pod(&pod)));
 
         let seen = Arc::clone(&caches);
         let api = Api::<DeserializeGuard<AgentPolicy>>::all(client.clone());
-        let stream = watcher(api, watched.clone()).default_backoff().modify(strip).reflect(policy_writer);
+        let stream = watcher(api, watched.clone()).default_backoff().modify(strip).reflect(policy_writer).inspect(filled.first_list());
         wakes.push(spread(stream.touched_objects(), move |policy| woken_by_policy(&seen, policy.meta().namespace.as_deref())));
 
         let seen = Arc::clone(&caches);
         let api = Api::<DeserializeGuard<ModelProvider>>::namespaced(client.clone(), namespace);
         let stream = watcher(api, watched).default_backoff().modify(strip);
         wakes.push(spread(stream.touched_objects(), move |_| woken_by_policy(&seen, None)));
-        Watches { caches, wakes }
+        Watches { caches, filled, wakes }
     }
 
     /// Reconcile until `stop`; then let running reconciles end.
     pub async fn run(self, ctx: Arc<Context>, stop: CancellationToken) {
-        let Watches { caches, wakes } = self;
+        let Watches { caches, filled: _, wakes } = self;
         let runs = caches.runs.clone();
         let reconciler = move |run: Arc<Guarded>, ctx: Arc<Context>| driver::spawn(ctx, Arc::clone(&caches), run);
         let config = Config::default().concurrency(CONCURRENCY);
