@@ -60,7 +60,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::{failure::NOT_REGULAR, request::Table};
+    use crate::{failure::ESCAPES, request::Table};
 
     #[test]
     fn entries_are_sorted_typed_and_bounded() {
@@ -86,7 +86,7 @@ mod tests {
         assert!(!all.truncated);
         let two = list(&workspace, &request, &FsList { path: String::new(), max_entries: 2 }).unwrap();
         assert_eq!((two.entries.as_slice(), two.truncated), (&all.entries[..2], true));
-        assert_eq!(list(&workspace, &request, &FsList { path: "d".into(), max_entries: 0 }).unwrap_err().code, NOT_REGULAR);
+        assert_eq!(list(&workspace, &request, &FsList { path: "d".into(), max_entries: 0 }).unwrap_err().code, ESCAPES);
 
         let long = "x".repeat(240);
         for number in 0..2000 {

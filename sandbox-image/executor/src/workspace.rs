@@ -188,7 +188,8 @@ mod tests {
         }
         assert_eq!(workspace.file(&"x".repeat(2000)).unwrap_err().code, INVALID);
         assert!(workspace.file("d/f").is_ok());
-        assert_eq!(workspace.directory("out").unwrap_err().code, NOT_REGULAR);
+        assert_eq!(workspace.directory("out").unwrap_err().code, ESCAPES);
+        assert_eq!(workspace.directory("d/f").unwrap_err().code, NOT_REGULAR);
         assert_eq!(workspace.parent("out/x", true).unwrap_err().code, ESCAPES);
         assert_eq!(workspace.parent("link/x", true).unwrap_err().code, ESCAPES);
         assert!(!outside.path().join("x").exists());

@@ -38,6 +38,8 @@ pub async fn collect(
     base: &Base,
     mut keep: impl AsyncFnMut(String, Bytes) -> Result<(), String>,
 ) -> Result<Changes, ExecutorError> {
+    // A command that the deadline cut short must be gone before the files are looked at.
+    executor.quiet().await?;
     let manifest = executor.manifest(MAX_ENTRIES, MAX_BYTES, exclude(base)).await?;
     let mut result = Changes { problems: problems(&manifest), ..Changes::default() };
     let mut bytes_left = MAX_CHANGED_BYTES;

@@ -20,7 +20,7 @@ use agentrun_protocol::executor::{
 use prost::Message;
 use tokio::{
     net::UnixListener,
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{Notify, Semaphore, mpsc, oneshot},
     time::timeout,
 };
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
@@ -58,6 +58,7 @@ impl Listening {
             calls: Mutex::default(),
             out: Mutex::new(Some(out)),
             lost: CancellationToken::new(),
+            quiet: Notify::new(),
         });
         let (hello_sender, hello) = oneshot::channel();
         let service = Service(Mutex::new(Some(Opening { connection: connection.clone(), frames, hello: hello_sender })));
@@ -84,10 +85,13 @@ pub struct Connection {
     /// Taken away when the connection is lost, which ends the stream.
     out: Mutex<Option<mpsc::UnboundedSender<Result<Envelope, Status>>>>,
     lost: CancellationToken,
+    /// Told when the last request that was in progress has been answered.
+    quiet: Notify,
 }
 
 struct Open {
-    frames: mpsc::UnboundedSender<Frame>,
+    /// `None`: given up and cancelled; only its last frame is awaited.
+    frames: Option<mpsc::UnboundedSender<Frame>>,
     /// Bytes received that the caller has not taken yet.
     owed: Arc<AtomicU64>,
     /// Bytes that the executor will still take.
@@ -109,12 +113,12 @@ impl Connection {
         let (sender, frames) = mpsc::unbounded_channel();
         let owed = Arc::new(AtomicU64::new(0));
         let credit = Arc::new(Semaphore::new(INITIAL_CREDIT_BYTES as usize));
-        lock(&self.calls).insert(id, Open { frames: sender, owed: owed.clone(), credit: credit.clone() });
+        lock(&self.calls).insert(id, Open { frames: Some(sender), owed: owed.clone(), credit: credit.clone() });
         if self.lost.is_cancelled() {
             lock(&self.calls).remove(&id);
             credit.close();
         }
-        let call = Call { connection: self.clone(), id, frames, owed, credit, answered: false };
+        let call = Call { connection: self.clone(), id, frames, owed, credit };
         call.send(Kind::Request, method, payload);
         call
     }
@@ -123,12 +127,28 @@ impl Connection {
     pub fn close(&self) {
         self.lost.cancel();
         lock(&self.out).take();
-        lock(&self.calls).drain().for_each(|(_, open)| open.credit.close());
+        let mut calls = lock(&self.calls);
+        calls.drain().for_each(|(_, open)| open.credit.close());
+        self.settled(&calls);
     }
 
     /// Resolves when the connection is lost.
     pub async fn closed(&self) {
         self.lost.cancelled().await;
+    }
+
+    /// Wait until every request has been answered, also those that were cancelled. False: not in time.
+    pub async fn quiet(&self, patience: Duration) -> bool {
+        let quiet = async {
+            loop {
+                let notified = self.quiet.notified();
+                if lock(&self.calls).is_empty() {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        timeout(patience, quiet).await.is_ok()
     }
 
     fn send(&self, envelope: Envelope) {
@@ -137,10 +157,16 @@ impl Connection {
         }
     }
 
+    fn settled(&self, calls: &HashMap<u64, Open>) {
+        if calls.is_empty() {
+            self.quiet.notify_waiters();
+        }
+    }
+
     /// False: the executor broke the rules.
     fn receive(&self, envelope: Envelope) -> bool {
-        let calls = lock(&self.calls);
-        // Frames of requests that were given up are on their way a little longer.
+        let mut calls = lock(&self.calls);
+        // Nobody asked for it, but late frames are no offence.
         let Some(open) = calls.get(&envelope.id) else { return envelope.kind() != Kind::Hello };
         let frame = match envelope.kind() {
             Kind::Chunk => Frame::Chunk(envelope.payload),
@@ -154,12 +180,17 @@ impl Connection {
             }
             Kind::Request | Kind::Cancel | Kind::Hello => return false,
         };
-        if !matches!(frame, Frame::Chunk(_)) {
-            open.credit.close();
-        }
         let bytes = cost(&frame);
         let owed = open.owed.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let _ = open.frames.send(frame);
+        let last = !matches!(frame, Frame::Chunk(_));
+        if let Some(frames) = &open.frames {
+            let _ = frames.send(frame);
+        }
+        if last {
+            open.credit.close();
+            calls.remove(&envelope.id);
+            self.settled(&calls);
+        }
         owed <= INITIAL_CREDIT_BYTES + MAX_FRAME_BYTES as u64 + SLACK_BYTES
     }
 }
@@ -179,7 +210,6 @@ pub struct Call {
     frames: mpsc::UnboundedReceiver<Frame>,
     owed: Arc<AtomicU64>,
     credit: Arc<Semaphore>,
-    answered: bool,
 }
 
 impl Call {
@@ -187,12 +217,9 @@ impl Call {
     pub async fn next(&mut self) -> Option<Frame> {
         let frame = self.frames.recv().await?;
         self.owed.fetch_sub(cost(&frame), Ordering::Relaxed);
-        match &frame {
-            Frame::Chunk(data) => {
-                let credit = executor::Credit { bytes: data.len() as u64 };
-                self.send(Kind::Credit, "", credit.encode_to_vec());
-            }
-            Frame::Done(_) | Frame::Failed(_) => self.answered = true,
+        if let Frame::Chunk(data) = &frame {
+            let credit = executor::Credit { bytes: data.len() as u64 };
+            self.send(Kind::Credit, "", credit.encode_to_vec());
         }
         Some(frame)
     }
@@ -216,10 +243,12 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        lock(&self.connection.calls).remove(&self.id);
-        if !self.answered {
-            self.send(Kind::Cancel, "", Vec::new());
+        if let Some(open) = lock(&self.connection.calls).get_mut(&self.id) {
+            open.frames = None;
+        } else {
+            return;
         }
+        self.send(Kind::Cancel, "", Vec::new());
     }
 }
 

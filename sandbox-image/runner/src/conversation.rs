@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn requests_stay_within_the_bound_and_the_newest_stays_whole() {
         let mut conversation = Conversation::new("m", "s".into(), "do it".into());
-        for _ in 0..100 {
-            turn(&mut conversation, &json!({"content": "z".repeat(20_000)}).to_string(), 30_000);
+        for _ in 0..40 {
+            turn(&mut conversation, &json!({"content": "z".repeat(80_000)}).to_string(), 30_000);
             let body = conversation.request().unwrap();
             assert!(body.len() <= MAX_BODY_BYTES);
             let body: Value = serde_json::from_slice(&body).unwrap();

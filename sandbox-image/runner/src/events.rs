@@ -28,6 +28,8 @@ const QUEUE_BYTES: usize = 4 * 1024 * 1024;
 const BATCH_BYTES: usize = 256 * 1024;
 /// A gateway that does not answer is asked again for so long before the batch is given to another round.
 const ROUND: Duration = Duration::from_secs(30);
+/// What of one event is printed.
+const PRINTED_BYTES: usize = 16 * 1024;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A handle to the queue.
@@ -251,7 +253,7 @@ fn print(kind: EventType, data: &Value) {
         _ => text("text").to_owned(),
     };
     let mark = if kind == EventType::Output { "  | " } else { "" };
-    for line in line.split('\n') {
+    for line in clip(&line, PRINTED_BYTES).split('\n') {
         println!("{mark}{}", printable(line));
     }
 }
@@ -280,7 +282,7 @@ mod tests {
             assert!(queue.bytes <= QUEUE_BYTES && queue.dropped > 0);
             assert_eq!(kinds(&queue, EventType::Note), 1);
         }
-        for _ in 0..1000 {
+        for _ in 0..200 {
             events.emit(EventType::Message, json!({"text": text}));
         }
         let mut queue = events.queue();

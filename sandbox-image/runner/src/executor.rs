@@ -64,8 +64,9 @@ impl Executor {
         self.0.close();
     }
 
-    pub async fn closed(&self) {
-        self.0.closed().await;
+    /// Wait until nothing that was asked for, and perhaps given up, is still going on.
+    pub async fn quiet(&self) -> Result<(), ExecutorError> {
+        if self.0.quiet(SWEEP_PATIENCE).await { Ok(()) } else { Err(ExecutorError::Lost("a cancelled command does not end".into())) }
     }
 
     /// At most `max_bytes` of a file.

@@ -244,7 +244,7 @@ mod tests {
             (vec![no_answer.clone(), refused(503), refused(429)], 4, true),
             (vec![refused(401)], 1, false),
             (vec![refused(500), refused(403)], 2, false),
-            (vec![no_answer; 1000], 16, false),
+            (vec![no_answer; 1000], 17, false),
         ] {
             let mut tries = 0;
             let mut failures = failures.into_iter();

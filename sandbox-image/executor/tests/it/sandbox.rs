@@ -59,6 +59,19 @@ pub fn spawn_executor(socket: &Path, root: &Path) -> Child {
         .unwrap()
 }
 
+/// The same as process 1 of a process namespace, as in its container. `None`: this machine does not let us make one.
+pub fn spawn_as_init(socket: &Path, root: &Path) -> Option<Child> {
+    let unshare = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
+    let allowed = std::process::Command::new(unshare[0]).args(&unshare[1..]).arg("true").status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no process namespace can be made here");
+        return None;
+    }
+    let mut command = Command::new(unshare[0]);
+    command.args(&unshare[1..]).arg(env!("CARGO_BIN_EXE_agentrun-executor")).args(["serve", "--socket"]).arg(socket);
+    Some(command.arg("--root").arg(root).stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap())
+}
+
 /// A connected executor.
 pub struct Sandbox {
     pub place: Place,
@@ -68,12 +81,20 @@ pub struct Sandbox {
 
 impl Sandbox {
     pub async fn start() -> Self {
+        Sandbox::with(|socket, root| Some(spawn_executor(socket, root))).await.unwrap()
+    }
+
+    pub async fn start_as_init() -> Option<Self> {
+        Sandbox::with(spawn_as_init).await
+    }
+
+    async fn with(spawn: impl FnOnce(&Path, &Path) -> Option<Child>) -> Option<Self> {
         let place = Place::new();
         let listening: Listening = listen(&place.socket()).unwrap();
-        let process = spawn_executor(&place.socket(), &place.root());
+        let process = spawn(&place.socket(), &place.root())?;
         let (connection, hello) = listening.accept(PATIENCE).await.unwrap();
         assert_eq!((hello.version, hello.methods.len()), (1, 8));
-        Sandbox { place, executor: Executor::new(connection), process }
+        Some(Sandbox { place, executor: Executor::new(connection), process })
     }
 
     pub fn root(&self) -> PathBuf {

@@ -201,7 +201,7 @@ async fn the_models_mistakes_are_told_to_it() {
     assert!(last(3)["content"].as_str().unwrap().contains("cut off"));
     assert!(last(4)["content"].as_str().unwrap().contains("neither text nor a tool call"));
     let results = started.gateway().events_of(EventType::ToolResult);
-    assert_eq!((results.len(), results.iter().filter(|result| result["ok"] == true).count()), (7 + 20, 16));
+    assert_eq!((results.len(), results.iter().filter(|result| result["ok"] == true).count()), (7 + 16, 16));
 }
 
 #[tokio::test]
