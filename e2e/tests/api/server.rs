@@ -33,7 +33,7 @@ async fn a_token_is_bound_to_its_audience_and_pod() {
     let user = seen.user.expect("a user");
     assert_eq!(user.username.as_deref(), Some(format!("system:serviceaccount:{namespace}:sandbox").as_str()));
     let extra = user.extra.expect("a bound token tells its Pod");
-    assert_eq!(extra["authentication.kubernetes.io/pod-uid"], [uid.clone()]);
+    assert_eq!(extra["authentication.kubernetes.io/pod-uid"], std::slice::from_ref(&uid));
     assert_ne!(review(server.client(), &token, "elsewhere").await.authenticated, Some(true));
     server.token(&namespace, "sandbox", &["here"], Some(("pod", "another"))).await.expect_err("another Pod's UID is refused");
     pods.delete("pod", &DeleteParams::default().grace_period(0)).await.expect("the Pod can be deleted");
