@@ -102,8 +102,9 @@ fn lacks_right(status: &kube::core::Status) -> bool {
 fn deleted<T>(what: &'static str, result: kube::Result<T>) -> Result<Applied, Error> {
     match result {
         Ok(_) => Ok(Applied::Done),
-        // Gone, or another object of that name: not ours to delete.
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Applied::Done),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Done),
+        // Another object has that name by now.
+        Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Applied::Conflict),
         Err(source) => Err(Error::Api { what, source }),
     }
 }

@@ -30,7 +30,7 @@ pub type Reconcile = Pin<Box<dyn Future<Output = Result<Action, Never>> + Send>>
 
 /// Reconcile in a task of its own.
 pub fn spawn(ctx: Arc<Context>, caches: Arc<Caches>, run: Arc<Guarded>) -> Reconcile {
-    let task = tokio::spawn(async move { drive(&ctx, &run, agent_run::reconcile(&ctx, &caches, &run)).await });
+    let task = tokio::spawn(async move { Box::pin(drive(&ctx, &run, agent_run::reconcile(&ctx, &caches, &run))).await });
     // `drive` catches panics, so the task can only fail by being aborted at the process's end.
     Box::pin(async move { Ok(task.await.unwrap_or_else(|_| Action::await_change())) })
 }

@@ -1,6 +1,8 @@
 //! The real reconciler against an API server in memory: whole lives of a run, with a failing write at every place in turn and
 //! a new process after it. The end must be the same, and the server's rules must hold all the way.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod fake_api;
 
 use std::sync::Arc;

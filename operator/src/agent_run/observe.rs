@@ -32,10 +32,10 @@ pub struct Observed {
 pub async fn run(ctx: &Context, namespace: &str, name: &str) -> Result<Option<AgentRun>, Error> {
     let runs: Api<Guarded> = Api::namespaced(ctx.client.clone(), namespace);
     let found = runs.get_opt(name).await.map_err(Error::api("read the AgentRun"))?;
-    Ok(match found.map(|guarded| guarded.0) {
+    Ok(match found {
         None => None,
-        Some(Ok(run)) => Some(run),
-        Some(Err(invalid)) => {
+        Some(DeserializeGuard(Ok(run))) => Some(run),
+        Some(DeserializeGuard(Err(invalid))) => {
             ctx.metrics.unreadable.inc();
             tracing::warn!(run.namespace = namespace, run.name = name, error = invalid.error, "an AgentRun does not parse");
             invalid.metadata.deletion_timestamp.is_some().then(|| placeholder(invalid.metadata))
@@ -60,7 +60,7 @@ pub async fn live(ctx: &Context, run: &AgentRun) -> Result<Observed, Error> {
             let pod = pod(ctx, &owner, attempt(run)).await?;
             let recorded = run.status.as_ref().is_some_and(|status| status.pod_ref.is_some());
             let making = if recorded || pod != Seen::Absent || run.spec.cancel { None } else { Some(making(ctx, run, &owner).await?) };
-            Ok(Observed { facts: Facts::Started { pod, making }, turn: None })
+            Ok(Observed { facts: Facts::Started { pod, making: making.map(Box::new) }, turn: None })
         }
         Stage::Ended => Ok(Observed { facts: Facts::Ended { pod: pod(ctx, &owner, attempt(run)).await? }, turn: None }),
     }
@@ -94,7 +94,7 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
     };
     let ticket = Ticket::random().map_err(|_| Error::Random)?;
     let facts = Waiting { policy, provider, namespace: namespace.unwrap_or_default(), platform, peers, ticket };
-    Ok(Observed { facts: Facts::Waiting(facts), turn })
+    Ok(Observed { facts: Facts::Waiting(Box::new(facts)), turn })
 }
 
 async fn provider(ctx: &Context, name: &str) -> Result<Option<agentrun_crds::ModelProviderSpec>, Error> {

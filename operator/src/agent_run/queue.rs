@@ -56,7 +56,7 @@ pub struct SlimRun {
     #[serde(default)]
     spec: SlimSpec,
     #[serde(default)]
-    status: SlimStatus,
+    status: Option<SlimStatus>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -100,9 +100,10 @@ impl Resource for SlimRun {
 
 impl From<&SlimRun> for Peer {
     fn from(run: &SlimRun) -> Self {
-        let ended = matches!(run.status.phase.as_deref(), Some("Succeeded" | "Failed" | "Cancelled"));
-        let waits = run.status.started_at.is_none() && run.status.resolved.is_some();
-        peer(&run.metadata, run.spec.priority, !ended && run.status.started_at.is_some(), !ended && waits && !run.spec.cancel)
+        let status = run.status.clone().unwrap_or_default();
+        let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed" | "Cancelled"));
+        let waits = status.started_at.is_none() && status.resolved.is_some();
+        peer(&run.metadata, run.spec.priority, !ended && status.started_at.is_some(), !ended && waits && !run.spec.cancel)
     }
 }
 

@@ -94,7 +94,8 @@ mod tests {
         let names = ["gw".to_owned()];
         let more = ["gw".to_owned(), "gw.svc".to_owned()];
         // found, names, day -> new authority, signer, new certificate, previous trusted
-        let rows: Vec<(&str, Found, &[String], i64, (bool, Signer, bool, bool))> = vec![
+        type Row<'a> = (&'a str, Found, &'a [String], i64, (bool, Signer, bool, bool));
+        let rows: Vec<Row<'_>> = vec![
             ("nothing there", found(None, None, None), &names, 0, (true, Signer::Current, true, false)),
             ("all fresh", found(ca("a", 0), None, leaf("a", 0)), &names, 10, (false, Signer::Current, false, false)),
             ("certificate in its last third", found(ca("a", 0), None, leaf("a", 0)), &names, 61, (false, Signer::Current, true, false)),

@@ -35,18 +35,21 @@ pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, now: Timestamp) -> Plan {
         Seen::Ours(pod) => match stop(pod, now) {
             Stop::Delete(write) => Plan::write(vec![write]),
             Stop::Wait(again) => Plan::rest(again),
-            Stop::Silent(force) => match stands_since(&status, types::SANDBOX_GONE, "Unknown", FORCE_PATIENCE, now) {
-                None => {
-                    let mut writes = Vec::new();
-                    push_status(&mut writes, run, Next::of(run, now).sandbox_gone(false).done());
+            Stop::Silent(force) => {
+                let mut writes = Vec::new();
+                push_status(&mut writes, run, Next::of(run, now).sandbox_gone(false).done());
+                if pod.metadata.deletion_grace_period_seconds != Some(0) {
                     writes.push(force);
-                    Plan::write(writes)
                 }
-                Some(false) => Plan::rest(Again::In(FORCE_RETRY)),
-                // Somebody's finalizer holds the Pod; it must not hold the run.
-                Some(true) if held(run) => release(run, now),
-                Some(true) => retention(run, now),
-            },
+                let forced = stands_since(&status, types::SANDBOX_GONE, "Unknown", FORCE_PATIENCE, now);
+                match (writes.is_empty(), forced) {
+                    (false, _) => Plan::write(writes),
+                    // Somebody's finalizer holds the Pod; it must not hold the run.
+                    (true, Some(true)) if held(run) => release(run, now),
+                    (true, Some(true)) => retention(run, now),
+                    (true, _) => Plan::rest(Again::In(FORCE_RETRY)),
+                }
+            }
         },
         Seen::Absent | Seen::Foreign if held(run) => release(run, now),
         Seen::Absent | Seen::Foreign => retention(run, now),

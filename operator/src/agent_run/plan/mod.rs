@@ -69,8 +69,8 @@ pub enum Seen<T> {
 /// What was observed, for each stage.
 #[derive(Clone, Debug)]
 pub enum Facts {
-    Waiting(Waiting),
-    Started { pod: Seen<Box<Pod>>, making: Option<Making> },
+    Waiting(Box<Waiting>),
+    Started { pod: Seen<Box<Pod>>, making: Option<Box<Making>> },
     Ended { pod: Seen<Box<Pod>> },
 }
 
@@ -189,7 +189,7 @@ fn until(now: Timestamp, then: Timestamp) -> Again {
 pub fn plan(run: &AgentRun, facts: &Facts, refused: Option<&str>, now: Timestamp) -> Plan {
     match facts {
         Facts::Waiting(facts) => waiting::plan(run, facts, refused, now),
-        Facts::Started { pod, making } => started::plan(run, pod, making.as_ref(), refused, now),
+        Facts::Started { pod, making } => started::plan(run, pod, making.as_deref(), refused, now),
         Facts::Ended { pod } => ended::plan(run, pod, now),
     }
 }

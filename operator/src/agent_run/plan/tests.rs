@@ -6,8 +6,13 @@ use agentrun_crds::conditions::types;
 use serde_json::{Value, json};
 
 use super::super::objects::network_policy;
-use super::super::status::condition;
+use super::super::status::{Next, condition};
 use super::*;
+
+/// Row, run, Pod, second, expected line.
+type Row<'a> = (&'a str, AgentRun, Seen<Box<Pod>>, i64, &'a str);
+/// Row, run, Pod, what has to stand, refusal, second, expected line.
+type MakingRow<'a> = (&'a str, AgentRun, Seen<Box<Pod>>, Option<Making>, Option<&'a str>, i64, &'a str);
 
 const UID: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -62,7 +67,7 @@ fn facts() -> Waiting {
 /// A run as it stands once it was activated at second 0, with changes to its status.
 fn started(change: impl FnOnce(&mut Value)) -> AgentRun {
     let run = run(|_| ());
-    let plan = plan(&run, &Facts::Waiting(facts()), None, at(0));
+    let plan = plan(&run, &Facts::Waiting(Box::new(facts())), None, at(0));
     let Some(Write::Status(status)) = plan.writes.last() else { panic!("not activated: {plan:?}") };
     let mut value = serde_json::to_value(AgentRun { status: Some((**status).clone()), ..run }).unwrap();
     change(&mut value);
@@ -193,18 +198,18 @@ fn before_the_start() {
         ("cancelled", run(|v| v["spec"]["cancel"] = json!(true)), full, 1, "Cancelled/Cancelled"),
     ];
     for (row, run, facts, now, expected) in rows {
-        let planned = plan(&run, &Facts::Waiting(facts.clone()), None, at(now));
+        let planned = plan(&run, &Facts::Waiting(Box::new(facts.clone())), None, at(now));
         assert_eq!(line(&planned), expected, "{row}");
         // Planning again on what was written writes nothing, later neither.
         if let [Write::Status(status)] = planned.writes.as_slice() {
             let after = AgentRun { status: Some((**status).clone()), ..run };
             if stage(&after) == Stage::Waiting {
-                let again = plan(&after, &Facts::Waiting(facts), None, at(now + 1));
+                let again = plan(&after, &Facts::Waiting(Box::new(facts)), None, at(now + 1));
                 assert!(again.writes.is_empty(), "{row}: {again:?}");
             }
         }
     }
-    let waiting = plan(&run(|_| ()), &Facts::Waiting(no_policy), None, at(1));
+    let waiting = plan(&run(|_| ()), &Facts::Waiting(Box::new(no_policy)), None, at(1));
     assert_eq!(waiting.again, Again::In(Duration::from_secs(10)), "the grace has an end");
 }
 
@@ -215,12 +220,12 @@ fn a_frozen_run_is_not_judged_again() {
         v["status"] = json!({"phase": "Queued", "resolved": serde_json::to_value(&resolved).unwrap()});
         v["spec"]["model"] = json!("no-longer-offered");
     });
-    let planned = plan(&queued, &Facts::Waiting(facts()), None, at(50));
+    let planned = plan(&queued, &Facts::Waiting(Box::new(facts())), None, at(50));
     assert_eq!(line(&planned), "CreateTicket Starting/Starting");
     let Some(Write::Status(status)) = planned.writes.last() else { panic!() };
     assert_eq!(status.resolved.as_ref(), Some(&resolved));
     let facts = Waiting { policy: None, ..facts() };
-    assert_eq!(line(&plan(&queued, &Facts::Waiting(facts), None, at(50))), "Queued/Queued", "nothing starts without a policy");
+    assert_eq!(line(&plan(&queued, &Facts::Waiting(Box::new(facts)), None, at(50))), "Queued/Queued", "nothing starts without a policy");
 }
 
 #[test]
@@ -249,7 +254,7 @@ fn making_the_sandbox() {
         m.policy = Seen::Absent;
     });
     let quota = Some("pods \"x\" is forbidden: exceeded quota: pods");
-    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, Option<Making>, Option<&str>, i64, &str)> = vec![
+    let rows: Vec<MakingRow<'_>> = vec![
         ("walls first", started(|_| ()), Seen::Absent, nothing, None, 1, "CreateAccount CreatePolicy CreatePolicy"),
         ("then the Pod", started(|_| ()), Seen::Absent, with(|_| ()), None, 1, "CreatePod"),
         ("a weakened wall", started(|_| ()), Seen::Absent, Some(Making { deny: Some(weak), ..making() }), None, 1, "RestorePolicy"),
@@ -274,7 +279,7 @@ fn making_the_sandbox() {
         ),
     ];
     for (row, run, pod, making, refused, now, expected) in rows {
-        assert_eq!(line(&plan(&run, &Facts::Started { pod, making }, refused, at(now))), expected, "{row}");
+        assert_eq!(line(&plan(&run, &Facts::Started { pod, making: making.map(Box::new) }, refused, at(now))), expected, "{row}");
     }
     let Plan { writes, .. } = plan(&started(|_| ()), &Facts::Started { pod: pod(json!({})), making: None }, None, at(1));
     let [Write::Status(status)] = writes.as_slice() else { panic!("{writes:?}") };
@@ -295,7 +300,7 @@ fn watching_the_sandbox() {
     let lost_result = running(|v| v["status"]["result"] = result("SandboxLost"));
     let executor_oom = json!({"phase": "Running", "initContainerStatuses": [{"name": "executor", "image": "i", "imageID": "", "ready": false,
         "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]});
-    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, i64, &str)> = vec![
+    let rows: Vec<Row<'_>> = vec![
         ("no node", recorded(|_| ()), pod(unschedulable.clone()), 5, "Starting/Starting"),
         ("no node in time", recorded(|_| ()), pod(unschedulable), 300, "Failed/Unschedulable"),
         ("image fails", recorded(|_| ()), pod(pulling()), 5, "Starting/Starting"),
@@ -376,7 +381,7 @@ fn cancelling() {
     };
     let closed = |v: &mut Value| v["status"]["budget"]["gate"] = json!("Closed");
     let deleted = |second: i64| move |v: &mut Value| v["metadata"]["deletionTimestamp"] = json!(time(second));
-    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, i64, &str)> = vec![
+    let rows: Vec<Row<'_>> = vec![
         ("authority first", cancelled(|_| ()), pod(up()), 20, "Cancelling/Cancelling"),
         ("then the Pod", cancelled(closed), pod(up()), 20, "DeletePod"),
         ("wait for the kubelet", cancelled(closed), pod_with(up(), deleted(25)), 21, "in 19"),
@@ -409,33 +414,35 @@ fn after_the_end() {
             change(v);
         })
     };
-    let gone = |value: &str, since: i64| {
-        json!([{"type": "SandboxGone", "status": value, "reason": "Removed", "message": "", "observedGeneration": 1, "lastTransitionTime": time(since)},
-            {"type": "Exchanged", "status": "True", "reason": "R", "message": "", "lastTransitionTime": time(10)}])
-    };
     let deleted = |second: i64| move |v: &mut Value| v["metadata"]["deletionTimestamp"] = json!(time(second));
+    let forced = |v: &mut Value| {
+        v["metadata"]["deletionTimestamp"] = json!(time(105));
+        v["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    };
     let unheld = |v: &mut Value| v["metadata"]["finalizers"] = json!([]);
     let ttl = |v: &mut Value| {
         v["metadata"]["finalizers"] = json!([]);
         v["spec"]["ttlSecondsAfterFinished"] = json!(60);
     };
     let failed = json!([{"type": "CleanupFailed", "status": "True", "reason": "R", "message": "", "lastTransitionTime": time(100)}]);
-    let mut silent = ended(|_| ());
-    let mut known = ended(|_| ());
-    let set = |run: &mut AgentRun, conditions: Value| {
-        run.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+    let gone = |known: bool| {
+        let run = ended(|_| ());
+        let status = Next::of(&run, at(20)).running().done();
+        let run = AgentRun { status: Some(AgentRunStatus { phase: Some(Phase::Failed), ..status }), ..run };
+        let status = Next::of(&run, at(120)).sandbox_gone(known).done();
+        AgentRun { status: Some(status), ..run }
     };
-    set(&mut silent, gone("Unknown", 120));
-    set(&mut known, gone("True", 120));
+    let (silent, known) = (gone(false), gone(true));
     let mut cleanup = ended(|_| ());
-    set(&mut cleanup, failed);
+    cleanup.status.as_mut().unwrap().conditions = serde_json::from_value(failed).unwrap();
     let release = "DeletePolicy RemoveFinalizer";
-    let rows: Vec<(&str, AgentRun, Seen<Box<Pod>>, i64, &str)> = vec![
+    let rows: Vec<Row<'_>> = vec![
         ("the Pod first", ended(|_| ()), pod(up()), 101, "DeletePod"),
         ("wait for the kubelet", ended(|_| ()), pod_with(up(), deleted(105)), 101, "in 19"),
         ("a silent node", ended(|_| ()), pod_with(up(), deleted(105)), 120, "Failed/Starting ForceDeletePod"),
-        ("forced a moment ago", silent.clone(), pod_with(up(), deleted(105)), 121, "in 5"),
-        ("held by somebody's finalizer", silent.clone(), pod_with(up(), deleted(105)), 150, release),
+        ("silent since the cancellation", silent.clone(), pod_with(up(), deleted(105)), 121, "ForceDeletePod"),
+        ("forced a moment ago", silent.clone(), pod_with(up(), forced), 121, "in 5"),
+        ("held by somebody's finalizer", silent.clone(), pod_with(up(), forced), 150, release),
         ("gone by force", silent, Seen::Absent, 122, release),
         ("gone is said", ended(|_| ()), Seen::Absent, 110, "Failed/Starting"),
         ("policy last", known, Seen::Absent, 121, release),
