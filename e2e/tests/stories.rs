@@ -19,5 +19,6 @@ mod stories {
     mod provider_recovers;
     mod queue;
     mod two_teams;
+    mod upgrade;
     mod wall_time;
 }
