@@ -1,5 +1,6 @@
 //! What changed: the executor's manifest says where to look, and the bytes received say what is there.
 
+use agentrun_crds::paths::RelativePath;
 use agentrun_protocol::{
     executor::ManifestEntry,
     result::{Change, FileState, MAX_BLOB_BYTES, MAX_CHANGES},
@@ -7,6 +8,7 @@ use agentrun_protocol::{
 use bytes::Bytes;
 
 use crate::{
+    clip::printable,
     executor::{Executor, ExecutorError, Manifest},
     staging::{Base, digest},
 };
@@ -49,6 +51,11 @@ pub async fn collect(
             break;
         }
         let before = base.get(path).cloned();
+        // The gateway refuses the whole result for one such path, and nobody would learn why.
+        if let Err(why) = RelativePath::parse(path) {
+            result.problems.push(format!("{}: a path of a patch cannot be like this: it {why}", printable(path)));
+            continue;
+        }
         let Some(entry) = manifest.entries.get(path) else {
             result.changes.push(Change { path: path.to_owned(), before, after: None });
             continue;
@@ -85,7 +92,8 @@ pub async fn collect(
 
 /// What the manifest itself says cannot be in a patch.
 fn problems(manifest: &Manifest) -> Vec<String> {
-    let mut problems: Vec<String> = manifest.refused.iter().take(5).map(|entry| format!("{}: {}", entry.path, entry.why)).collect();
+    let shown = manifest.refused.iter().take(5).map(|entry| printable(&format!("{}: {}", entry.path, entry.why)));
+    let mut problems: Vec<String> = shown.collect();
     if manifest.refused.len() > 5 {
         problems.push(format!("and {} more such files", manifest.refused.len() - 5));
     }

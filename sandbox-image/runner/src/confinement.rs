@@ -2,13 +2,14 @@
 
 use std::fs;
 
+use agentrun_crds::conditions::Reason;
 use agentrun_protocol::exchange::Wall;
 use rustix::{
     fs::StatVfsMountFlags,
     process::{DumpableBehavior, Resource, Rlimit},
 };
 
-use crate::termination::{CONFINEMENT_FAILED, Failed};
+use crate::termination::Failed;
 
 /// What the kernel says about this process. A fact that cannot be read is empty, and its wall counts as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,14 +79,14 @@ pub fn attest(facts: &ProcFacts) -> Result<Vec<Wall>, Failed> {
         return Ok(walls);
     }
     let message = format!("the sandbox lacks {} on this node; nothing was started, and no token was asked for", missing.join(", "));
-    Err(Failed::new(CONFINEMENT_FAILED, message))
+    Err(Failed::new(Reason::ConfinementFailed, message))
 }
 
 /// Keep this process's memory to itself: no core dumps, no debugger of the same user.
 pub fn harden() -> Result<(), Failed> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .and_then(|()| rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }))
-        .map_err(|error| Failed::new(CONFINEMENT_FAILED, format!("memory dumps could not be switched off: {error}")))
+        .map_err(|error| Failed::new(Reason::ConfinementFailed, format!("memory dumps could not be switched off: {error}")))
 }
 
 #[cfg(test)]
@@ -162,6 +163,6 @@ mod tests {
     #[test]
     fn this_test_runs_outside_a_sandbox_and_is_refused() {
         let failed = attest(&ProcFacts::read()).unwrap_err();
-        assert!(failed.reason == CONFINEMENT_FAILED && failed.message.contains("ownProcessNamespace"), "{}", failed.message);
+        assert!(failed.reason == Reason::ConfinementFailed && failed.message.contains("ownProcessNamespace"), "{}", failed.message);
     }
 }

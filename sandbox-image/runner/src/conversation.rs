@@ -12,7 +12,7 @@ const MAX_BODY_BYTES: usize = 900_000;
 const TRIMMED_BODY_BYTES: usize = 600_000;
 /// Tool outputs and arguments that are shorter are not worth dropping.
 const WORTH_BYTES: usize = 256;
-/// The model's own text is kept up to this.
+/// The model's own text, and the arguments of one call, are kept up to this.
 const MAX_TEXT_BYTES: usize = 128 * 1024;
 const MAX_TRANSCRIPT_BYTES: usize = 4 * 1024 * 1024;
 /// The last messages are never trimmed: the model is about to answer them.
@@ -51,6 +51,7 @@ impl Conversation {
             let calls = reply.calls.iter().map(|call| {
                 // A provider refuses a history whose arguments are not JSON, though its model wrote them.
                 let arguments = match serde_json::from_str::<Value>(&call.arguments) {
+                    Ok(Value::Object(_)) if call.arguments.len() > MAX_TEXT_BYTES => json!({"note": LEFT_OUT}).to_string(),
                     Ok(Value::Object(_)) => call.arguments.clone(),
                     _ => "{}".to_owned(),
                 };
@@ -173,9 +174,13 @@ mod tests {
     #[test]
     fn arguments_that_are_not_json_are_not_sent_back() {
         let mut conversation = Conversation::new("m", "s".into(), "i".into());
+        let long = json!({"content": "x".repeat(5_000_000)}).to_string();
         for bad in ["{\"a\":", "", "[1]", "5"] {
             turn(&mut conversation, bad, 1);
         }
+        turn(&mut conversation, &long, 1);
+        assert!(conversation.request().unwrap().len() < 20_000);
+        conversation.messages.truncate(conversation.messages.len() - 2);
         let body: Value = serde_json::from_slice(&conversation.request().unwrap()).unwrap();
         for call in body["messages"].as_array().unwrap().iter().filter_map(|message| message["tool_calls"].as_array()).flatten() {
             assert_eq!(call["function"]["arguments"], "{}");

@@ -32,11 +32,15 @@ const ROUND: Duration = Duration::from_secs(30);
 const PRINTED_BYTES: usize = 16 * 1024;
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Takes lines that are safe for a terminal. It must not fail.
+pub type Lines = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// A handle to the queue.
 #[derive(Clone)]
 pub struct Events(Arc<Shared>);
 
 struct Shared {
+    lines: Lines,
     queue: Mutex<Queue>,
     changed: Notify,
     drained: Notify,
@@ -53,16 +57,17 @@ struct Queue {
     closed: bool,
 }
 
-impl Default for Events {
-    fn default() -> Self {
-        Events(Arc::new(Shared { queue: Mutex::default(), changed: Notify::new(), drained: Notify::new() }))
-    }
-}
-
 impl Events {
+    pub fn new(lines: Lines) -> Self {
+        Events(Arc::new(Shared { lines, queue: Mutex::default(), changed: Notify::new(), drained: Notify::new() }))
+    }
+
     /// Print an event and queue it. Data that is too large is cut, its longest texts first.
     pub fn emit(&self, kind: EventType, mut data: Value) {
-        print(kind, &data);
+        for line in clip(&in_words(kind, &data), PRINTED_BYTES).split('\n') {
+            let mark = if kind == EventType::Output { "  | " } else { "" };
+            (self.0.lines)(&format!("{mark}{}", printable(line)));
+        }
         let size = fit(&mut data);
         let mut queue = self.queue();
         if queue.closed {
@@ -75,6 +80,11 @@ impl Events {
         queue.make_room();
         drop(queue);
         self.0.changed.notify_one();
+    }
+
+    /// Only print.
+    pub fn say(&self, text: &str) {
+        (self.0.lines)(&printable(text));
     }
 
     /// A remark of the runner's own.
@@ -140,7 +150,7 @@ impl Events {
                         pending.push_front(AppendRequest { events: vec![event] });
                     }
                 }
-                Err(error) => println!("an event was lost: {}", printable(&error.to_string())),
+                Err(error) => self.say(&format!("an event was lost: {error}")),
             }
         }
         true
@@ -239,22 +249,18 @@ pub fn cut(value: &mut Value, max: usize) {
 }
 
 /// The same for people, one or more lines.
-fn print(kind: EventType, data: &Value) {
+fn in_words(kind: EventType, data: &Value) -> String {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
-    let line = match kind {
+    match kind {
         EventType::Step => format!("step {} of {}", data["step"], data["maxSteps"]),
         EventType::Message => format!("agent: {}", text("text")),
         EventType::ToolCall => format!("{} {}", text("tool"), clip(&data["arguments"].to_string(), 400)),
-        EventType::ToolResult if data["ok"] == true => return,
+        EventType::ToolResult if data["ok"] == true => format!("{} done", text("tool")),
         EventType::ToolResult => format!("{} failed: {}", text("tool"), clip(text("output"), 400)),
         EventType::Output => text("text").trim_end_matches('\n').to_owned(),
         EventType::CheckStarted => format!("check {}: {}", text("name"), data["argv"]),
         EventType::CheckFinished => format!("check {}: exit code {}", text("name"), data["exitCode"]),
         _ => text("text").to_owned(),
-    };
-    let mark = if kind == EventType::Output { "  | " } else { "" };
-    for line in clip(&line, PRINTED_BYTES).split('\n') {
-        println!("{mark}{}", printable(line));
     }
 }
 
@@ -268,7 +274,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_output_goes_first() {
-        let events = Events::default();
+        let events = Events::new(Arc::new(|_| {}));
         let text = "x".repeat(60_000);
         for _ in 0..60 {
             events.emit(EventType::Output, json!({"stream": "stdout", "text": text}));

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use agentrun_crds::conditions::Reason;
 use agentrun_protocol::{
     exchange::{ExchangeRequest, ExchangeResponse, Wall, signing_input},
     routes,
@@ -19,7 +20,7 @@ use zeroize::Zeroize;
 use crate::{
     credentials::Credentials,
     gateway::{Again, Answer, Call, CallError, Gateway, Transport},
-    termination::{COMPROMISED, CONFINEMENT_FAILED, Failed, SANDBOX_LOST, STARTUP_DEADLINE_EXCEEDED},
+    termination::Failed,
     tokens::Tokens,
 };
 
@@ -29,7 +30,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Exchange, and how long the tokens live (Unix seconds).
 pub async fn exchange(transport: &Transport, credentials: Credentials, walls: Vec<Wall>) -> Result<(Gateway, i64), Failed> {
-    let broken = |what: &str| Failed::new(SANDBOX_LOST, format!("the exchange could not be prepared: {what}"));
+    let broken = |what: &str| Failed::new(Reason::SandboxLost, format!("the exchange could not be prepared: {what}"));
     let key = Ed25519KeyPair::generate().map_err(|_| broken("no key could be made"))?;
     let public_key: [u8; 32] = key.public_key().as_ref().try_into().map_err(|_| broken("the key has another length"))?;
     let mut nonce = [0u8; 16];
@@ -65,19 +66,19 @@ pub async fn exchange(transport: &Transport, credentials: Credentials, walls: Ve
         }
     };
     // Serde's errors quote what they read, which is tokens here.
-    let response: ExchangeResponse =
-        serde_json::from_slice(&answer).map_err(|_| Failed::new(SANDBOX_LOST, "the gateway's answer to the exchange cannot be read"))?;
+    let response: ExchangeResponse = serde_json::from_slice(&answer)
+        .map_err(|_| Failed::new(Reason::SandboxLost, "the gateway's answer to the exchange cannot be read"))?;
     let expires_at = response.expires_at;
     Ok((Gateway { transport: transport.clone(), tokens: Arc::new(Tokens::new(response)) }, expires_at))
 }
 
 fn failed(error: CallError) -> Failed {
     let reason = match &error {
-        CallError::NoAnswer(_) => STARTUP_DEADLINE_EXCEEDED,
-        CallError::Refused { .. } if error.is_transient() => STARTUP_DEADLINE_EXCEEDED,
-        CallError::Refused { code, .. } if code.contains("compromised") => COMPROMISED,
-        CallError::Refused { code, .. } if code.contains("confinement") || code.contains("wall") => CONFINEMENT_FAILED,
-        CallError::Refused { .. } => SANDBOX_LOST,
+        CallError::NoAnswer(_) => Reason::StartupDeadlineExceeded,
+        CallError::Refused { .. } if error.is_transient() => Reason::StartupDeadlineExceeded,
+        CallError::Refused { code, .. } if code.contains("compromised") => Reason::Compromised,
+        CallError::Refused { code, .. } if code.contains("confinement") || code.contains("wall") => Reason::ConfinementFailed,
+        CallError::Refused { .. } => Reason::SandboxLost,
     };
     Failed::new(reason, format!("the exchange failed: {error}"))
 }

@@ -1,8 +1,9 @@
 //! `agentrun-runner`: the command line, signals, exit status and termination message around the library.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
-use agentrun_runner::{Config, confinement, run, termination};
+use agentrun_crds::conditions::Reason;
+use agentrun_runner::{Config, clip, confinement, run, termination};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -37,13 +38,14 @@ fn main() -> ExitCode {
         pod_token: arguments.pod_token,
         socket: arguments.socket,
         hosts: "/etc/hosts".into(),
+        lines: Arc::new(print),
     };
     let outcome = confinement::harden().and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
-            .map_err(|error| termination::Failed::new(termination::SANDBOX_LOST, format!("the runner could not start: {error}")))?;
+            .map_err(|error| termination::Failed::new(Reason::SandboxLost, format!("the runner could not start: {error}")))?;
         let outcome = runtime.block_on(async {
             let stop = CancellationToken::new();
             stop_on_sigterm(&stop);
@@ -54,11 +56,11 @@ fn main() -> ExitCode {
     });
     match outcome {
         Ok(verdict) => {
-            println!("the gateway accepted the result: {}", verdict.verdict);
+            print(&format!("the gateway accepted the result: {}", clip::printable(&verdict.verdict)));
             ExitCode::SUCCESS
         }
         Err(failed) => {
-            eprintln!("agentrun-runner: {}: {}", failed.reason, failed.message);
+            print(&clip::printable(&format!("{}: {}", failed.reason.as_str(), failed.message)));
             termination::write(&arguments.termination_log, &failed);
             ExitCode::from(failed.exit_code())
         }
@@ -76,4 +78,9 @@ fn stop_on_sigterm(stop: &CancellationToken) {
             });
         }
     }
+}
+
+/// A reader of the log that goes away is no reason to end, which `println!` would.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

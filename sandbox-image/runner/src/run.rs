@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use agentrun_crds::conditions::Reason;
 use agentrun_protocol::{
     job::Job,
     result::{Outcome, ResultResponse, SandboxResult},
@@ -22,13 +23,13 @@ use crate::{
     connection::{Listening, listen},
     credentials::Credentials,
     deadline::{Deadline, unix_now},
-    events::Events,
+    events::{Events, Lines},
     exchange::exchange,
     executor::{Executor, ExecutorError},
     gateway::{CallError, Gateway, Transport},
     report::{Report, pretty},
     staging::{Base, stage},
-    termination::{Failed, RESULT_INVALID, SANDBOX_LOST, STARTUP_DEADLINE_EXCEEDED, STOPPED},
+    termination::Failed,
 };
 
 const EXECUTOR_PATIENCE: Duration = Duration::from_secs(120);
@@ -40,7 +41,7 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(60);
 const MAX_MESSAGE_CHARS: usize = 1024;
 
 /// Where everything is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Config {
     /// `https://host:port`
     pub gateway: String,
@@ -49,19 +50,23 @@ pub struct Config {
     pub socket: PathBuf,
     /// A hosts file that names the gateway.
     pub hosts: PathBuf,
+    /// What happens, for `kubectl logs`.
+    pub lines: Lines,
 }
 
 /// Run the attempt. Ok: a result was accepted, whatever its verdict.
 pub async fn run(config: Config, facts: &ProcFacts, stop: CancellationToken) -> Result<ResultResponse, Failed> {
     let walls = attest(facts)?;
-    let events = Events::default();
+    let events = Events::new(config.lines.clone());
     let work = async {
-        let listening =
-            listen(&config.socket).map_err(|error| Failed::new(SANDBOX_LOST, format!("--socket {}: {error}", config.socket.display())))?;
-        let credentials = Credentials::read(&config.ticket_dir, &config.pod_token).map_err(|error| Failed::new(SANDBOX_LOST, error))?;
+        let listening = listen(&config.socket)
+            .map_err(|error| Failed::new(Reason::SandboxLost, format!("--socket {}: {error}", config.socket.display())))?;
+        let credentials =
+            Credentials::read(&config.ticket_dir, &config.pod_token).map_err(|error| Failed::new(Reason::SandboxLost, error))?;
         let hosts = std::fs::read_to_string(&config.hosts)
-            .map_err(|error| Failed::new(SANDBOX_LOST, format!("{}: {error}", config.hosts.display())))?;
-        let transport = Transport::new(&config.gateway, &credentials.ca, &hosts).map_err(|error| Failed::new(SANDBOX_LOST, error))?;
+            .map_err(|error| Failed::new(Reason::SandboxLost, format!("{}: {error}", config.hosts.display())))?;
+        let transport =
+            Transport::new(&config.gateway, &credentials.ca, &hosts).map_err(|error| Failed::new(Reason::SandboxLost, error))?;
         let (gateway, expires_at) = exchange(&transport, credentials, walls).await?;
         let _renewal = AbortOnDropHandle::new(tokio::spawn(gateway.tokens.clone().keep_fresh(transport, expires_at)));
         let sending = AbortOnDropHandle::new(tokio::spawn(events.clone().send_all(gateway.clone())));
@@ -72,7 +77,7 @@ pub async fn run(config: Config, facts: &ProcFacts, stop: CancellationToken) -> 
     tokio::select! {
         outcome = work => outcome,
         // Dropping the work cancels what runs in the executor and closes its connection.
-        () = stopped(&stop, &events) => Err(Failed::new(STOPPED, "the Pod was asked to end")),
+        () = stopped(&stop, &events) => Err(Failed::new(Reason::Cancelled, "the Pod was asked to end")),
     }
 }
 
@@ -87,7 +92,7 @@ async fn attempt(gateway: &Gateway, events: &Events, listening: Listening) -> Re
     let job: Job = gateway
         .json(Method::GET, routes::JOB, None::<&()>, Instant::now() + JOB_PATIENCE)
         .await
-        .map_err(|error| Failed::new(STARTUP_DEADLINE_EXCEEDED, format!("the job could not be fetched: {error}")))?;
+        .map_err(|error| Failed::new(Reason::StartupDeadlineExceeded, format!("the job could not be fetched: {error}")))?;
     let deadline = Deadline::new(job.deadline, unix_now());
     let mut attempt = Attempt { gateway, events, deadline, progress: Progress::new(&job), job, checked: Vec::new() };
 
@@ -119,8 +124,8 @@ struct Ended {
 
 impl Ended {
     fn without_changes(outcome: Outcome, message: String) -> Self {
-        let problems = vec!["the workspace could not be read".to_owned()];
-        Ended { outcome, message, changes: Changes { problems, ..Changes::default() } }
+        // Nothing is claimed, so nothing can be missing from it; the outcome alone fails the run.
+        Ended { outcome, message, changes: Changes::default() }
     }
 }
 
@@ -201,7 +206,7 @@ impl Attempt<'_> {
             report.artifact("result.json", pretty(&value)).await;
         }
         if !self.events.flush(FLUSH_PATIENCE).await {
-            println!("some events did not reach the gateway");
+            self.events.say("some events did not reach the gateway");
         }
         report.result(&result).await.map_err(undelivered)
     }
@@ -209,8 +214,8 @@ impl Attempt<'_> {
 
 fn undelivered(error: CallError) -> Failed {
     let reason = match error {
-        CallError::Refused { status: 400 | 413 | 422, .. } => RESULT_INVALID,
-        _ => SANDBOX_LOST,
+        CallError::Refused { status: 400 | 413 | 422, .. } => Reason::ResultInvalid,
+        _ => Reason::SandboxLost,
     };
     Failed::new(reason, format!("the result could not be delivered: {error}"))
 }

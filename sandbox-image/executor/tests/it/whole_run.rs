@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use agentrun_crds::conditions::Reason;
 use agentrun_protocol::{
     event::EventType,
     exchange::Wall,
     job::{Job, JobCheck, JobFile},
     result::{Outcome, ResultResponse, SandboxResult},
 };
-use agentrun_runner::{Failed, confinement::ProcFacts, deadline::unix_now, run, staging::digest, termination};
+use agentrun_runner::{Failed, confinement::ProcFacts, deadline::unix_now, run, staging::digest};
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
@@ -271,15 +272,19 @@ async fn a_lost_executor_is_reported() {
     let (outcome, ()) = tokio::join!(started.run(), kill);
     outcome.unwrap();
     let result = started.result();
-    assert_eq!((result.outcome, result.manifest_complete, result.changes.len()), (Outcome::ExecutorLost, false, 0));
+    assert_eq!((result.outcome, result.changes.len()), (Outcome::ExecutorLost, 0));
     eventually("the command's end", || marked(&mark).is_empty()).await;
 }
 
 #[tokio::test]
 async fn what_cannot_be_in_a_patch_makes_the_manifest_incomplete() {
-    let (_started, result) =
-        finished(setup(vec![sh("ln -s /etc/passwd link; echo 1 > fine; mkdir sub; cd sub; git init -q"), Turn::Say("done")])).await;
+    let (_started, result) = finished(setup(vec![
+        sh("ln -s /etc/passwd link; echo 1 > fine; echo 2 > \"$(printf 'a\\nb')\"; mkdir sub; cd sub; git init -q"),
+        Turn::Say("done"),
+    ]))
+    .await;
     assert!(!result.manifest_complete && result.message.contains("link: it is a symbolic link"), "{}", result.message);
+    assert!(result.message.contains("a\\u{a}b: a path of a patch cannot"), "{}", result.message);
     assert!(result.message.contains("sub/.git") && result.message.ends_with("done"), "{}", result.message);
     assert_eq!(result.changes.iter().map(|change| change.path.as_str()).collect::<Vec<_>>(), ["fine"]);
 }
@@ -313,7 +318,7 @@ async fn a_refused_exchange_is_final() {
         refused.exchange_faults = vec![status];
         let started = Started::new(refused).await;
         let failed = started.run().await.unwrap_err();
-        assert_eq!(failed.reason, termination::SANDBOX_LOST);
+        assert_eq!(failed.reason, Reason::SandboxLost);
         assert!(failed.message.contains(&status.to_string()) && !failed.message.contains("canary"), "{}", failed.message);
         assert_eq!(started.gateway().seen.lock().unwrap().exchanges.len(), 1);
     }
@@ -324,7 +329,7 @@ async fn without_walls_nothing_is_asked_for() {
     let started = Started::new(setup(vec![])).await;
     let facts = ProcFacts { root_read_only: false, ..confined() };
     let failed = run(started.running.config.clone(), &facts, CancellationToken::new()).await.unwrap_err();
-    assert_eq!(failed.reason, termination::CONFINEMENT_FAILED);
+    assert_eq!(failed.reason, Reason::ConfinementFailed);
     assert!(failed.message.contains("readOnlyRoot"));
     assert!(!started.place.socket().exists());
     assert!(started.gateway().seen.lock().unwrap().exchanges.is_empty());
@@ -375,7 +380,7 @@ async fn a_result_that_is_not_taken_is_a_failure() {
     };
     let facts = confined();
     let (outcome, ()) = tokio::join!(run(running.config.clone(), &facts, CancellationToken::new()), spoil);
-    assert_eq!(outcome.unwrap_err().reason, termination::RESULT_INVALID);
+    assert_eq!(outcome.unwrap_err().reason, Reason::ResultInvalid);
 }
 
 #[tokio::test]
@@ -401,7 +406,7 @@ async fn a_stop_ends_it_at_once_with_its_events_sent() {
     let facts = confined();
     let (outcome, stopped) = tokio::join!(run(started.running.config.clone(), &facts, stop.clone()), stopping);
     assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
-    assert_eq!((outcome.as_ref().unwrap_err().reason, outcome.unwrap_err().exit_code()), (termination::STOPPED, 143));
+    assert_eq!((outcome.as_ref().unwrap_err().reason, outcome.unwrap_err().exit_code()), (Reason::Cancelled, 143));
     assert_eq!(started.gateway().events_of(EventType::Note).last().unwrap()["text"], "the Pod was asked to end");
     assert!(started.gateway().seen.lock().unwrap().result.is_none());
     eventually("the command's end", || marked(&mark).is_empty()).await;
