@@ -17,9 +17,9 @@ use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::Api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -193,7 +193,7 @@ impl Bed {
         let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.team);
         let run = runs.create(&PostParams::default(), &AgentRun::new(name, spec)).await?;
         let uid = run.metadata.uid.context("a UID")?;
-        let pod = self.pod(&names::child_name(&uid, 1)).await?;
+        let pod = self.pod(name, &uid).await?;
         let ticket = [random::<16>()?, random::<16>()?].concat();
         let status = AgentRunStatus {
             phase: Some(Phase::Starting),
@@ -218,10 +218,24 @@ impl Bed {
         Ok(LiveRun { name: name.into(), uid, pod, ticket, claims })
     }
 
-    /// A Pod that no node will ever start.
-    pub async fn pod(&self, name: &str) -> Result<PodRef> {
+    /// The sandbox Pod of a run, which no node will ever start.
+    async fn pod(&self, run: &str, run_uid: &str) -> Result<PodRef> {
+        let name = names::child_name(run_uid, 1);
+        let labels = [(names::LABEL_COMPONENT, "sandbox"), (names::LABEL_RUN_UID, run_uid)];
+        let owner = OwnerReference {
+            api_version: AgentRun::api_version(&()).into(),
+            kind: AgentRun::kind(&()).into(),
+            name: run.into(),
+            uid: run_uid.into(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
         let pod = Pod {
-            metadata: named(name),
+            metadata: ObjectMeta {
+                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                owner_references: Some(vec![owner]),
+                ..named(&name)
+            },
             spec: Some(PodSpec {
                 service_account_name: Some(names::SANDBOX_SERVICE_ACCOUNT.into()),
                 automount_service_account_token: Some(false),
@@ -231,7 +245,7 @@ impl Bed {
             ..Pod::default()
         };
         let pod = Api::<Pod>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &pod).await?;
-        Ok(PodRef { name: name.into(), uid: pod.metadata.uid.context("a UID")? })
+        Ok(PodRef { name, uid: pod.metadata.uid.context("a UID")? })
     }
 
     /// Write into a run's status, as the operator would.
@@ -273,6 +287,11 @@ impl Gateway {
         Ok(self.http.post(url).bearer_auth(token).json(body).send().await?)
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// End the process without a warning.
     pub fn crash(&mut self) -> Result<()> {
         self.child.kill()?;
@@ -298,8 +317,12 @@ impl Drop for Gateway {
     }
 }
 
-/// The program beside this test's own, built if it is not up to date.
+/// The gateway's program: in the folder that `AGENTRUN_PROGRAMS` names, else beside this test's own, built if it is not up
+/// to date.
 fn program() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("AGENTRUN_PROGRAMS") {
+        return Ok(PathBuf::from(folder).join("agentrun-gateway"));
+    }
     static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let target = std::env::current_exe().map_err(|error| error.to_string())?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,8 @@ pub struct Line {
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
     pub model: String,
+    /// Unix milliseconds of its arrival.
+    pub at: u64,
     /// In the order of arrival, with the bearer key: this is a tool for tests.
     pub headers: Vec<(String, String)>,
     /// At most 16 KiB of it.
@@ -72,11 +75,12 @@ impl Ledger {
         let headers =
             headers.iter().map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())).collect();
         let body = String::from_utf8_lossy(&body[..body.len().min(SEEN_BODY_BYTES)]).into_owned();
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let mut inner = self.lock();
         if inner.seen.len() >= SEEN {
             inner.seen.pop_front();
         }
-        inner.seen.push_back(Seen { model: model.to_owned(), headers, body });
+        inner.seen.push_back(Seen { model: model.to_owned(), at, headers, body });
     }
 
     /// How often this request came before, and count it.

@@ -32,7 +32,7 @@ async fn body() -> Result<()> {
     .await?;
     let spent = booked.status.and_then(|status| status.budget).context("a budget")?.spent;
     assert_eq!((spent.requests, spent.input_tokens, spent.output_tokens), (1, held.input_tokens, held.output_tokens));
-    let next = gateway.chat(&token, &request_body(MODEL, "something else", false)).await?;
+    let next = gateway.chat(&token, &request_body(MODEL, "on and on", false)).await?;
     ensure!(next.status().is_success(), "the run cannot go on: {}", next.text().await?);
     Ok(())
 }

@@ -192,7 +192,8 @@ async fn revoked() -> Result<()> {
         // The promise: at most two seconds, on every route, whatever was confirmed before.
         tokio::time::sleep(agentrun_gateway::runs::CONFIRMATION_TTL).await;
         for (method, path, access) in SANDBOX_ROUTES {
-            for audience in audiences(*access) {
+            // A closed budget ends model calls; what a run that has spent everything did can still be reported.
+            for audience in audiences(*access).into_iter().filter(|audience| how != "closed" || *audience == Audience::Model) {
                 let (status, body) = send(&gateway, (method, path), &run, &bearer(audience)).await?;
                 ensure!(
                     status == 401 && body.contains("inactive_run_token"),
