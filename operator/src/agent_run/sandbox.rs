@@ -140,6 +140,8 @@ fn runner_end(end: &ContainerStateTerminated) -> (Reason, String) {
             let known = RUNNER_REASONS.iter().find(|reason| reason.as_str() == said.reason);
             (*known.unwrap_or(&Reason::AgentError), clean(&said.message))
         }
+        // Killed from outside: what it did is not known.
+        Err(_) if end.exit_code > 128 => (Reason::SandboxLost, format!("the runner was killed: {}", end_of(end))),
         Err(_) => (Reason::AgentError, format!("the runner ended without a result: {}", end_of(end))),
     }
 }
@@ -261,6 +263,8 @@ mod tests {
             (exited(1, r#"{"reason": "Succeeded", "message": "trust me"}"#), "ended AgentError"),
             (exited(1, r#"{"reason": "BudgetExhausted"}"#), "ended AgentError"),
             (exited(101, "panicked"), "ended AgentError"),
+            (exited(137, ""), "ended SandboxLost"),
+            (exited(137, r#"{"reason": "AgentError"}"#), "ended AgentError"),
             (failed("Evicted", "Usage of EmptyDir volume \"workspace\" exceeds the limit \"1Gi\". "), "ended WorkspaceFull"),
             (failed("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."), "ended WorkspaceFull"),
             (failed("Evicted", "The node was low on resource: memory."), "ended Evicted"),

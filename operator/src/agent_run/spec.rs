@@ -15,8 +15,10 @@ const MAX_FILES: usize = 32;
 const MAX_FILE_BYTES: usize = 64_000;
 const MAX_SOURCE_BYTES: usize = 128_000;
 const MAX_CHECKS: usize = 8;
-const MAX_ARGV: usize = 64;
-const MAX_ARG_BYTES: usize = 4096;
+const MAX_ALLOWED_PATHS: usize = 64;
+const MAX_ARGV: usize = 32;
+const MAX_ARG_CHARS: usize = 2048;
+const MAX_ARGV_BYTES: usize = 8192;
 
 /// Why a run ends before it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +62,9 @@ pub fn check(spec: &AgentRunSpec) -> Result<(), Refusal> {
             )
         })?;
     }
-    if spec.allowed_paths.is_empty() {
-        return Err(Refusal::spec("spec.allowedPaths", "is empty", "at least one entry, or leave the field out for everything"));
+    if !(1..=MAX_ALLOWED_PATHS).contains(&spec.allowed_paths.len()) {
+        let wrong = format!("has {} entries", spec.allowed_paths.len());
+        return Err(Refusal::spec("spec.allowedPaths", wrong, "1 to 64 entries, or leave the field out for everything"));
     }
     checks("spec.checks", &spec.checks)?;
     if spec.model.is_empty() {
@@ -158,13 +161,16 @@ pub fn checks(field: &str, checks: &[Check]) -> Result<(), Refusal> {
         if checks[..at].iter().any(|other| other.name == check.name) {
             return Err(Refusal::spec(&format!("{field}[{at}].name"), format!("{} is there twice", show(&check.name)), "unique names"));
         }
-        let argument = |arg: &String| arg.len() <= MAX_ARG_BYTES && !arg.contains('\0');
+        let argument = |arg: &String| arg.chars().count() <= MAX_ARG_CHARS && !arg.contains('\0');
         let program = check.argv.first().is_some_and(|first| !first.is_empty());
-        if !program || check.argv.len() > MAX_ARGV || !check.argv.iter().all(argument) {
+        let bytes: usize = check.argv.iter().map(String::len).sum();
+        if !program || check.argv.len() > MAX_ARGV || bytes > MAX_ARGV_BYTES || !check.argv.iter().all(argument) {
             return Err(Refusal::spec(
                 &format!("{field}[{at}].argv"),
                 format!("check {} has no runnable argv", show(&check.name)),
-                format!("a program and its arguments: 1 to {MAX_ARGV} strings of at most {MAX_ARG_BYTES} bytes without NUL"),
+                format!(
+                    "a program and its arguments: 1 to {MAX_ARGV} strings of at most {MAX_ARG_CHARS} characters without NUL, {MAX_ARGV_BYTES} bytes in all"
+                ),
             ));
         }
     }

@@ -169,3 +169,99 @@ fn woken_by_policy(caches: &Caches, namespace: Option<&str>) -> Vec<Wake> {
     let runs = caches.runs.state_filter(|run| waits(run) && namespace.is_none_or(|ns| run.meta().namespace.as_deref() == Some(ns)));
     runs.iter().filter_map(|run| reference(run.meta())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    fn run(name: &str, priority: i32, status: Value) -> Guarded {
+        let run = json!({
+            "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": {"name": name, "namespace": "team-a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"instruction": "x", "model": "small", "source": {"inline": {"files": [{"path": "a", "content": "b"}]}}, "priority": priority},
+            "status": status,
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    fn resolved() -> Value {
+        json!({
+            "policySha256": "00", "image": "tools:1", "maxSteps": 12, "wallTimeSeconds": 180, "startupDeadlineSeconds": 300,
+            "model": {"name": "small", "provider": "p", "model": "m", "maxOutputTokens": 4096}, "budget": {"requests": 14},
+            "allowedPaths": ["**"], "checks": [], "hostUsers": "Isolated", "cpu": "1", "memory": "1Gi", "workspace": "1Gi",
+        })
+    }
+
+    fn caches(runs: Vec<Guarded>, concurrent: i64) -> Caches {
+        let (run_store, mut run_writer) = reflector::store();
+        let (pods, _) = reflector::store();
+        let (policies, mut policy_writer) = reflector::store();
+        for run in runs {
+            run_writer.apply_watcher_event(&Event::Apply(run));
+        }
+        let policy = json!({
+            "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentPolicy", "metadata": {"name": "default", "namespace": "team-a"},
+            "spec": {"models": [], "images": [], "limits": {"concurrentRuns": concurrent}},
+        });
+        policy_writer.apply_watcher_event(&Event::Apply(serde_json::from_value(policy).unwrap()));
+        Caches { runs: run_store, pods, policies }
+    }
+
+    fn names(woken: Vec<Wake>) -> Vec<String> {
+        let mut names: Vec<String> = woken.into_iter().map(|wake| wake.name).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn an_end_wakes_those_that_wait() {
+        let ended = run("ended", 0, json!({"phase": "Failed", "startedAt": "2026-01-01T00:00:01Z"}));
+        let working = run("working", 0, json!({"phase": "Running", "startedAt": "2026-01-01T00:00:01Z", "resolved": resolved()}));
+        let queued = run("queued", 0, json!({"phase": "Queued", "resolved": resolved()}));
+        let pending = run("pending", 0, json!({"phase": "Pending"}));
+        let caches = caches(vec![ended.clone(), working.clone(), queued, pending], 2);
+        assert_eq!(names(woken_by_run(&caches, &ended)), ["ended", "queued"]);
+        assert_eq!(names(woken_by_run(&caches, &working)), ["working"]);
+        assert_eq!(names(woken_by_policy(&caches, Some("team-a"))), ["pending", "queued"]);
+        assert_eq!(names(woken_by_policy(&caches, Some("team-b"))), Vec::<String>::new());
+        assert_eq!(names(woken_by_policy(&caches, None)), ["pending", "queued"]);
+    }
+
+    #[test]
+    fn who_has_no_chance_is_not_looked_at_live() {
+        use super::super::observe::waits;
+        let working = run("working", 0, json!({"phase": "Running", "startedAt": "2026-01-01T00:00:01Z", "resolved": resolved()}));
+        let queued = run("queued", 0, json!({"phase": "Queued", "resolved": resolved()}));
+        let urgent = run("urgent", 5, json!({"phase": "Queued", "resolved": resolved()}));
+        let fresh = run("fresh", 0, json!({}));
+        let all = vec![working, queued.clone(), urgent.clone(), fresh.clone()];
+        // run, cap -> waits
+        for (run, concurrent, expected) in
+            [(&queued, 1, true), (&urgent, 1, true), (&urgent, 2, false), (&queued, 2, true), (&queued, 3, false), (&fresh, 1, false)]
+        {
+            let caches = caches(all.clone(), concurrent);
+            let run = run.0.as_ref().unwrap();
+            assert_eq!(waits(&caches, run), expected, "{:?} of {concurrent}", run.metadata.name);
+        }
+    }
+
+    #[test]
+    fn what_is_cached_is_small() {
+        let mut run = run("r", 0, json!({}));
+        strip_run(&mut run);
+        let run = run.0.unwrap();
+        assert!(run.spec.source.inline.is_none() && run.spec.instruction.is_empty());
+    }
+
+    #[test]
+    fn a_pod_wakes_its_run() {
+        let pod = |kind: &str| {
+            let owner = json!({"apiVersion": "agentrun.dev/v1alpha1", "kind": kind, "name": "fix", "uid": "u", "controller": true});
+            serde_json::from_value::<Pod>(json!({"metadata": {"name": "p", "namespace": "team-a", "ownerReferences": [owner]}})).unwrap()
+        };
+        assert_eq!(names(woken_by_pod(&pod("AgentRun"))), ["fix"]);
+        assert_eq!(names(woken_by_pod(&pod("Job"))), Vec::<String>::new());
+    }
+}

@@ -27,6 +27,8 @@ pub struct State {
     pub objects: BTreeMap<String, Value>,
     /// `METHOD path` of every write that took effect.
     pub done: Vec<String>,
+    /// Requests of any kind.
+    pub requests: usize,
     /// Writes asked for, counted from 1.
     asked: usize,
     pub fail: Option<(usize, Failure)>,
@@ -109,6 +111,7 @@ impl Fake {
 
     fn answer(&self, method: &Method, path: &str, body: Value) -> (u16, Value) {
         let mut state = self.0.lock().unwrap();
+        state.requests += 1;
         if method == Method::GET {
             return state.read(path);
         }
