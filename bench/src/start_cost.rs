@@ -50,7 +50,7 @@ async fn one_run(story: &Story, name: &str, pod_spec: &mut Option<PodSpec>) -> R
     let run = story.create(name, spec).await?;
     if pod_spec.is_none() {
         let child = names::child_name(run.metadata.uid.as_deref().context("a UID")?, 1);
-        let pod = until(&story.pods, &child, Within::Medium, "its containers run", |pod| ready(pod)).await?;
+        let pod = until(&story.pods, &child, Within::Medium, "its containers run", ready).await?;
         *pod_spec = Some(bare(pod.spec.context("a spec")?));
     }
     let run = story.until_complete(name, Within::Medium).await?;
