@@ -6,15 +6,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 profile=${AGENTRUN_PROFILE:-release}
-programs=target/x86_64-unknown-linux-gnu/$([ "$profile" = dev ] && echo debug || echo "$profile")
+built=${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/$([ "$profile" = dev ] && echo debug || echo "$profile")
 archives=${AGENTRUN_CACHE:-$HOME/.cache/agentrun}/images
-inputs=target/image-inputs
-mkdir -p "$archives" "$inputs"
+inputs=target/image-inputs programs=target/image-inputs/programs
+mkdir -p "$archives" "$programs"
 exec 9>"$archives/.lock"; flock 9
 
 rootfs=$(sandbox-image/toolchain.sh)
 [ "$rootfs" -ot "$inputs/toolchain.tar" ] || cp "$rootfs" "$inputs/toolchain.tar"
 cmp -s /etc/ssl/certs/ca-certificates.crt "$inputs/ca-certificates.crt" || cp /etc/ssl/certs/ca-certificates.crt "$inputs/"
+for program in operator gateway runner executor scripted-model; do
+  cmp -s "$built/agentrun-$program" "$programs/agentrun-$program" || cp "$built/agentrun-$program" "$programs/"
+done
 [ "${1:-}" != inputs ] || exit 0
 
 entries=()
@@ -26,7 +29,7 @@ image() { # name, tag or - for one derived from the content, Containerfile, file
   reference=agentrun.test/$name:$tag archive=$archives/$name-$key.tar
   if [ ! -f "$archive" ]; then
     echo "building image $reference" >&2
-    buildah bud -q --isolation chroot --timestamp 0 --ignorefile .dockerignore --build-arg PROGRAMS="$programs" -t "$reference" -f "$recipe" . >/dev/null
+    buildah bud -q --isolation chroot --timestamp 0 --ignorefile .dockerignore -t "$reference" -f "$recipe" . >/dev/null
     buildah push -q --disable-compression "$reference" "oci-archive:$archive.part:$reference"
     buildah rmi "$reference" >/dev/null
     mv "$archive.part" "$archive"

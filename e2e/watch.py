@@ -72,6 +72,7 @@ class View:
         self.started = time.monotonic()
         self.phase = None
         self.result = {}
+        self.shown = False   # whether the output of the command at hand was shown live
 
     def line(self, mark, text):
         print(f"{time.monotonic() - self.started:6.1f}s {mark} {text}", flush=True)
@@ -101,6 +102,7 @@ class View:
         self.line("»", data.get("text", "").strip())
 
     def on_tool_call(self, data):
+        self.shown = False
         arguments = data.get("arguments") or {}
         if isinstance(arguments, str):
             try:
@@ -118,18 +120,23 @@ class View:
                 print("      " + paint(f"{sign} {row}", colour))
 
     def on_output(self, data):
+        self.shown = True
         indent(data.get("text", ""))
 
     def on_tool_result(self, data):
         output = str(data.get("output", ""))
+        if self.shown:   # all but how it ended stands above
+            output = output.strip().rpartition("\n")[2]
         indent(output, "dim" if data.get("ok") else "yellow")
 
     def on_check_started(self, data):
+        self.shown = False
         self.line("?", f"check {data.get('name')}: {' '.join(data.get('argv', []))}")
 
     def on_check_finished(self, data):
         green = data.get("exitCode") == 0
-        indent(str(data.get("output", "")), "dim", 6)
+        if not self.shown:
+            indent(str(data.get("output", "")), "dim", 6)
         self.line("✔" if green else "✘", paint(f"check {data.get('name')}: " + ("passed" if green else f"exit {data.get('exitCode')}"), "bold", "green" if green else "red"))
 
     def on_result(self, data):
