@@ -1,5 +1,6 @@
 //! Start, run, drain. Everything else is in the library.
 
+use std::io::IsTerminal;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 fn main() -> anyhow::Result<()> {
     let config = Config::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,kube=warn".into());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     if config.log_json {
         log.json().init()
     } else {

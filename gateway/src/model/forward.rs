@@ -61,7 +61,7 @@ impl Admitted {
         // When the run loses its authority, dropping the call stops the upstream and charges the reservation.
         let (booking, answer) = tokio::select! {
             biased;
-            () = revoked.cancelled() => return Err(ApiError::inactive_run_token()),
+            () = revoked.cancelled() => return Err(self.permit.refusal()),
             dispatched = self.dispatch_with_retry(reserved) => dispatched?,
         };
         if self.call.stream() { self.stream(booking, answer, deadline) } else { self.whole(booking, answer, deadline).await }
@@ -167,7 +167,7 @@ impl Admitted {
             biased;
             () = self.permit.revoked().cancelled() => {
                 booking.finish(Bill::Reservation, Ending::Revoked);
-                return Err(ApiError::inactive_run_token());
+                return Err(self.permit.refusal());
             }
             body = reading => body,
         };

@@ -120,10 +120,21 @@ async fn call(state: &AppState, caller: RunCaller<Model>, request: Request<Body>
     };
 
     acceptable(request.headers())?;
-    let body = read_body(request, provider.request_bytes).await?;
+    let revoked = permit.revoked().clone();
+    let body = tokio::select! {
+        biased;
+        () = revoked.cancelled() => return Err(permit.refusal()),
+        body = read_body(request, provider.request_bytes) => body?,
+    };
     let call = Call::parse(body, &model.name).map_err(refusal::body)?;
     let ask = ask(&call, &model);
-    let reserved = match state.ledger.reserve(run.clone(), claims, ask).await {
+    let reserved = tokio::select! {
+        biased;
+        // Should it be written yet, it is given back.
+        () = revoked.cancelled() => return Err(permit.refusal()),
+        reserved = state.ledger.reserve(run.clone(), claims, ask) => reserved,
+    };
+    let reserved = match reserved {
         Ok(reserved) => reserved,
         Err(refused) => {
             if let NotAdmitted::Exhausted(dimension) = refused {

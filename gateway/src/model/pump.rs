@@ -76,7 +76,7 @@ impl Pump {
             Err(End::Client) => booking.finish(Bill::Reservation, Ending::ClientGone),
             Err(End::Revoked) => {
                 booking.finish(Bill::Reservation, Ending::Revoked);
-                break_off(&sender, ApiError::inactive_run_token()).await;
+                break_off(&sender, permit.refusal()).await;
             }
             Err(End::Failed(ending)) => {
                 booking.finish(Bill::Reservation, ending);

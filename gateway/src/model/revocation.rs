@@ -2,7 +2,7 @@
 //! confirmed for two seconds, all its calls are cut.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::{check_active, run_uid_text};
+use crate::error::ApiError;
 use crate::runs::{CONFIRMATION_TTL, RunDirectory};
 
 /// How often an open run is read.
@@ -34,6 +35,8 @@ struct Shared {
 
 struct Open {
     calls: usize,
+    /// It was cut because nobody could say whether the run is open, not because it is not.
+    unconfirmed: Arc<AtomicBool>,
     /// Tells a revoked entry's permits from those of its successor.
     generation: u64,
     revoked: CancellationToken,
@@ -47,12 +50,23 @@ pub struct Permit {
     key: Key,
     generation: u64,
     revoked: CancellationToken,
+    unconfirmed: Arc<AtomicBool>,
 }
 
 impl Permit {
     /// Cancelled when the run has lost its authority.
     pub fn revoked(&self) -> &CancellationToken {
         &self.revoked
+    }
+
+    /// What a revoked call is answered: final, or worth a retry if the API server could not be asked.
+    pub fn refusal(&self) -> ApiError {
+        if self.unconfirmed.load(Ordering::Acquire) {
+            ApiError::unavailable("api_server_unavailable", "the run's state could not be confirmed for two seconds; try again")
+                .kind("api_error")
+        } else {
+            ApiError::inactive_run_token()
+        }
     }
 }
 
@@ -72,12 +86,24 @@ impl Revocation {
                 return None;
             }
             entry.calls += 1;
-            return Some(Permit { revocation: self.clone(), key, generation: entry.generation, revoked: entry.revoked.clone() });
+            return Some(entry.permit(self, key));
         }
-        let generation = self.0.generations.fetch_add(1, Ordering::Relaxed);
-        let entry = Open { calls: 1, generation, revoked: CancellationToken::new(), idle: CancellationToken::new() };
-        let permit = Permit { revocation: self.clone(), key, generation, revoked: entry.revoked.clone() };
-        tokio::spawn(watch(self.0.directory.clone(), *claims, since, entry.revoked.clone(), entry.idle.clone()));
+        let entry = Open {
+            calls: 1,
+            unconfirmed: Arc::default(),
+            generation: self.0.generations.fetch_add(1, Ordering::Relaxed),
+            revoked: CancellationToken::new(),
+            idle: CancellationToken::new(),
+        };
+        let permit = entry.permit(self, key);
+        let watch = Watch {
+            directory: self.0.directory.clone(),
+            claims: *claims,
+            revoked: entry.revoked.clone(),
+            unconfirmed: entry.unconfirmed.clone(),
+            idle: entry.idle.clone(),
+        };
+        tokio::spawn(watch.run(since));
         open.insert(key, entry);
         Some(permit)
     }
@@ -105,25 +131,44 @@ impl Drop for Permit {
     }
 }
 
-async fn watch(directory: RunDirectory, claims: Claims, mut since: Instant, revoked: CancellationToken, idle: CancellationToken) {
-    let uid = run_uid_text(&claims);
-    let mut wait = POLL;
-    loop {
-        let confirm = async {
-            tokio::time::sleep(wait).await;
-            directory.confirm_within(&uid, POLL).await
-        };
-        tokio::select! {
-            () = idle.cancelled() => return,
-            confirmed = tokio::time::timeout_at(since + CONFIRMATION_TTL, confirm) => match confirmed {
-                Ok(Ok((at, run))) if check_active(&run, &claims).is_ok() => {
-                    since = at;
-                    wait = POLL;
-                }
-                Ok(Err(error)) if error.status != StatusCode::UNAUTHORIZED => wait = RETRY,
-                Ok(_) | Err(_) => {
-                    revoked.cancel();
-                    return;
+impl Open {
+    fn permit(&self, revocation: &Revocation, key: Key) -> Permit {
+        let (revoked, unconfirmed) = (self.revoked.clone(), self.unconfirmed.clone());
+        Permit { revocation: revocation.clone(), key, generation: self.generation, revoked, unconfirmed }
+    }
+}
+
+/// Looks after one run while it has calls open.
+struct Watch {
+    directory: RunDirectory,
+    claims: Claims,
+    revoked: CancellationToken,
+    unconfirmed: Arc<AtomicBool>,
+    idle: CancellationToken,
+}
+
+impl Watch {
+    async fn run(self, mut since: Instant) {
+        let uid = run_uid_text(&self.claims);
+        let mut wait = POLL;
+        loop {
+            let confirm = async {
+                tokio::time::sleep(wait).await;
+                self.directory.confirm_within(&uid, POLL).await
+            };
+            tokio::select! {
+                () = self.idle.cancelled() => return,
+                confirmed = tokio::time::timeout_at(since + CONFIRMATION_TTL, confirm) => match confirmed {
+                    Ok(Ok((at, run))) if check_active(&run, &self.claims).is_ok() => {
+                        since = at;
+                        wait = POLL;
+                    }
+                    Ok(Err(error)) if error.status != StatusCode::UNAUTHORIZED => wait = RETRY,
+                    decided => {
+                        self.unconfirmed.store(decided.is_err(), Ordering::Release);
+                        self.revoked.cancel();
+                        return;
+                    }
                 }
             }
         }

@@ -81,7 +81,9 @@ async fn an_api_server_that_does_not_answer_ends_streams_within_two_seconds() {
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), CHUNK);
         let gone = Instant::now();
         world.api.lock().read_fault = Some(fault);
-        assert!(body.frame().await.unwrap().is_ok(), "last words");
+        let last = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        let last = std::str::from_utf8(&last).unwrap().trim().strip_prefix("data: ").unwrap();
+        assert_eq!(code(last), "api_server_unavailable", "a retry may help");
         assert!(gone.elapsed() < Duration::from_millis(2200), "{fault:?}: {:?}", gone.elapsed());
         world.api.lock().read_fault = None;
         assert_eq!(world.settled().await.spent.output_tokens, 4096);
@@ -95,4 +97,21 @@ async fn a_stream_of_a_healthy_run_goes_on_beyond_two_seconds() {
     assert!(body.frame().await.unwrap().is_ok());
     let more = tokio::time::timeout(Duration::from_millis(3500), body.frame()).await;
     assert!(more.is_err(), "nothing ends it: {more:?}");
+}
+
+#[tokio::test]
+async fn a_reservation_that_cannot_be_written_is_refused_in_time_and_given_back() {
+    let world = slow().await;
+    world.api.lock().patch_faults = vec![Fault::Hang].into();
+    world.api.lock().read_fault = Some(Fault::Hang);
+    // Confirmed a moment ago, so that the call gets as far as the ledger.
+    world.gateway.state.runs.confirmed(tokio::time::Instant::now(), world.api.run());
+    let asked = Instant::now();
+    let (status, body) = world.ask(&hello()).await;
+    assert_eq!((status, code(&body).as_str()), (503, "api_server_unavailable"));
+    assert!(asked.elapsed() < Duration::from_millis(2200), "{:?}", asked.elapsed());
+    world.api.lock().read_fault = None;
+    world.gateway.state.ledger.idle().await;
+    let budget = world.settled().await;
+    assert_eq!((budget.spent.requests, world.upstream.seen().len()), (0, 0));
 }
