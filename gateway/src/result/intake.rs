@@ -42,7 +42,7 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     let resolved: Resolved = resolved.ok_or_else(|| ApiError::internal("a run with tokens has no status.resolved"))?;
     let mut verdict = judge(&claims, &caller.run, &resolved);
     let mut patch = None;
-    if verdict.reason != Reason::ResultInvalid && !claims.changes.is_empty() {
+    if verdict.reason != Reason::ResultInvalid && claims.manifest_complete && !claims.changes.is_empty() {
         match render(&state, &caller.run, &run, &claims).await? {
             Ok(bytes) => patch = Some(bytes),
             Err(too_large) => verdict = Verdict::invalid(too_large),

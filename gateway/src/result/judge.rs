@@ -60,6 +60,11 @@ pub(super) fn judge(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Ver
     if let Some(what) = untrue(claims, run, resolved) {
         return Verdict::invalid(what);
     }
+    // An early end keeps its reason; work that is said to be done and cannot be carried over is not.
+    if !claims.manifest_complete && claims.outcome == Outcome::Done {
+        let text = "The list of changed files is incomplete, so no patch can stand for the work. Remove what is named, or keep it out of the workspace.";
+        return Verdict::new(Reason::ResultInvalid, with_words(text, claims));
+    }
     let outside = outside(claims, resolved);
     if !outside.is_empty() {
         let why_else = if claims.outcome == Outcome::Done {
@@ -81,9 +86,6 @@ pub(super) fn judge(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Ver
 
 /// What the result says that cannot be.
 fn untrue(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Option<String> {
-    if !claims.manifest_complete {
-        return Some("the list of files is incomplete, so changes may be missing".into());
-    }
     if claims.steps > resolved.max_steps {
         return Some(format!("it claims {} steps of at most {}", claims.steps, resolved.max_steps));
     }
@@ -319,7 +321,16 @@ mod tests {
             (outcome("executorLost"), SandboxLost, ""),
             (outcome("agentError"), AgentError, ""),
             // Untrue.
-            (with(&|r| r["manifestComplete"] = false.into()), ResultInvalid, "incomplete"),
+            (
+                with(&|r| (r["manifestComplete"], r["message"]) = (false.into(), "a.fifo is not a file".into())),
+                ResultInvalid,
+                "a.fifo is not a file",
+            ),
+            (
+                with(&|r| (r["manifestComplete"], r["outcome"]) = (false.into(), "budgetExhausted".into())),
+                BudgetExhausted,
+                "0 of 10 requests",
+            ),
             (with(&|r| r["steps"] = 13.into()), ResultInvalid, "13 steps of at most 12"),
             (with(&|r| r["checks"] = json!([])), ResultInvalid, "0 of 2 checks"),
             (with(&|r| r["checks"] = json!([r["checks"][0]])), ResultInvalid, "1 of 2 checks"),
