@@ -75,6 +75,7 @@ clusterDNS: [$DNS_SERVICE]
 clusterDomain: cluster.local
 seccompDefault: true
 maxPods: 200
+podPidsLimit: 1024           # a fork bomb in a sandbox stays in its Pod
 resolvConf: ""
 K
 cat > "$STATE/etc/containerd.toml" <<K
