@@ -26,6 +26,8 @@ use crate::descendants::{Processes, exit_code, reap};
 const TICK: Duration = Duration::from_millis(250);
 /// Descendants that outlive this are left to the executor.
 const SWEEP_LIMIT: Duration = Duration::from_secs(10);
+/// Processes and threads that the commands of a Pod may have together.
+const PROCESSES: u64 = 1024;
 
 /// Run `argv` in the current directory and environment.
 pub fn run(argv: &[OsString]) -> ExitCode {
@@ -41,6 +43,7 @@ fn supervise(argv: &[OsString]) -> io::Result<u8> {
     rustix::process::set_child_subreaper(Some(me))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let _ = rustix::process::setsid();
+    bound_processes();
     let mut control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
 
     let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -63,6 +66,22 @@ fn supervise(argv: &[OsString]) -> io::Result<u8> {
     let code = status.map_or(255, exit_code);
     writeln!(control, "exited {code}")?;
     Ok(code)
+}
+
+/// A fork bomb stays small. Only in a user namespace: elsewhere the kernel counts this user's processes in all Pods of the node
+/// together. The executor keeps its own limit, so it can always start the process that sweeps.
+fn bound_processes() {
+    let own_users = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| shifted(&map));
+    if own_users {
+        let limit = rustix::process::Rlimit { current: Some(PROCESSES), maximum: Some(PROCESSES) };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Nproc, limit);
+    }
+}
+
+/// Whether user ids are mapped to others, by the text of a `uid_map`.
+fn shifted(map: &str) -> bool {
+    let mut ranges = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    map.lines().count() > 0 && ranges.all(|range| range.len() == 3 && range[0] != range[1])
 }
 
 /// Wait until the command has ended or the executor wants it to. Nothing is returned in the latter case.
@@ -97,5 +116,23 @@ fn sweep(me: Pid, mut ended: impl FnMut(Pid, WaitStatus)) {
     while reap(&mut ended) && Instant::now() < until {
         Processes::read().kill_beneath(me);
         std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shifted;
+
+    #[test]
+    fn a_shifted_map_is_told_from_the_nodes_own() {
+        for (map, expected) in [
+            ("         0     524288      65536\n", true),
+            ("         0          0 4294967295\n", false),
+            ("0 524288 10\n10 10 5\n", false),
+            ("", false),
+            ("garbage\n", false),
+        ] {
+            assert_eq!(shifted(map), expected, "{map:?}");
+        }
     }
 }
