@@ -9,6 +9,7 @@ mod stories {
     mod delete_running;
     mod exchange_repeated;
     mod failing_check;
+    mod fork_bomb;
     mod gateway_killed;
     mod happy_path;
     mod hostile_network;
