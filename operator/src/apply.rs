@@ -6,6 +6,7 @@ use agentrun_crds::{AgentRun, names};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{ObjectMeta, PartialObjectMeta};
 use serde_json::{Value, json};
 
 use crate::agent_run::merge;
@@ -20,6 +21,8 @@ use crate::error::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
     Done,
+    /// The run itself was written; it has this resourceVersion now, and is otherwise as the plan knows it.
+    Run(String),
     /// Somebody else wrote first: look again.
     Conflict,
     /// The API server will not have this child: a reason for people.
@@ -139,7 +142,10 @@ async fn finalizers(ctx: &Context, run: &AgentRun, held: bool) -> Result<Applied
     let patch = json!({"metadata": {"resourceVersion": run.metadata.resource_version, "finalizers": list}});
     let owner = Owner::of(run);
     let runs: Api<AgentRun> = Api::namespaced(ctx.client.clone(), &owner.namespace);
-    patched_or_conflict("write the finalizer", runs.patch_metadata(&owner.name, &patched(), &Patch::Merge(patch)).await)
+    match runs.patch_metadata(&owner.name, &patched(), &Patch::Merge(patch)).await {
+        Ok(PartialObjectMeta { metadata: ObjectMeta { resource_version: Some(version), .. }, .. }) => Ok(Applied::Run(version)),
+        result => patched_or_conflict("write the finalizer", result),
+    }
 }
 
 /// Only what differs is sent, so what others own and what we do not know stays as it is.

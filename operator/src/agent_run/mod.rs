@@ -46,7 +46,7 @@ pub async fn reconcile(ctx: &Context, caches: &Caches, run: &DeserializeGuard<Ag
 pub async fn converge(ctx: &Context, namespace: &str, name: &str) -> Result<Again, Error> {
     let mut refused: Option<String> = None;
     for _ in 0..ROUNDS {
-        let Some(run) = observe::run(ctx, namespace, name).await? else { return Ok(Again::Never) };
+        let Some(mut run) = observe::run(ctx, namespace, name).await? else { return Ok(Again::Never) };
         let observe::Observed { facts, turn } = observe::live(ctx, &run).await?;
         let plan = plan::plan(&run, &facts, refused.as_deref(), (ctx.clock)());
         if plan.writes.is_empty() {
@@ -55,6 +55,7 @@ pub async fn converge(ctx: &Context, namespace: &str, name: &str) -> Result<Agai
         for write in plan.writes {
             match apply(ctx, &run, write).await {
                 Ok(Applied::Done) => {}
+                Ok(Applied::Run(version)) => run.metadata.resource_version = Some(version),
                 Ok(Applied::Conflict) => break,
                 Ok(Applied::Refused(why)) => {
                     refused = Some(why);

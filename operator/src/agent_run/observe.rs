@@ -13,7 +13,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::objects::Owner;
 use super::objects::network_policy::{DENY, Gateway};
 use super::objects::ticket::Ticket;
-use super::plan::{Facts, Making, Platform, Seen, Stage, Waiting, attempt, held, seen, stage};
+use super::plan::{Facts, Making, Platform, Seen, Stage, Waiting, attempt, seen, stage};
 use super::queue::{self, Decision, Peer, SlimRun};
 use super::resolve;
 use crate::context::{Caches, Context, Guarded};
@@ -84,8 +84,11 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         Some(Ok(offered)) => provider(ctx, &offered.provider).await?,
         _ => None,
     };
+    let namespace = namespace.unwrap_or_default();
+    let accepted =
+        accepted || policy.as_ref().is_some_and(|policy| resolve::resolve(&run.spec, policy, provider.as_ref(), &namespace).is_ok());
     // Only a run that could start has to know the others, and from then on nobody else of the namespace may start.
-    let (turn, peers) = if held(run) && policy.is_some() && platform.is_some() {
+    let (turn, peers) = if accepted && policy.is_some() && platform.is_some() && !run.spec.cancel {
         let turn = ctx.starts.turn(&owner.namespace).await;
         let peers = peers(ctx, &owner.namespace).await?;
         (Some(turn), Some(peers))
@@ -93,7 +96,7 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         (None, None)
     };
     let ticket = Ticket::random().map_err(|_| Error::Random)?;
-    let facts = Waiting { policy, provider, namespace: namespace.unwrap_or_default(), platform, peers, ticket };
+    let facts = Waiting { policy, provider, namespace, platform, peers, ticket };
     Ok(Observed { facts: Facts::Waiting(Box::new(facts)), turn })
 }
 

@@ -43,6 +43,9 @@ pub fn read(pod: &Pod) -> Sandbox {
     if let Some(why) = condition(status, "PodScheduled", "False") {
         return coming(Reason::Unschedulable, format!("no node takes the Pod: {why}"));
     }
+    if condition(status, "PodScheduled", "True").is_none() {
+        return coming(Reason::StartupDeadlineExceeded, "the Pod waits for the scheduler");
+    }
     if condition(status, "PodReadyToStartContainers", "False").is_some() {
         let text =
             "the node has not made the Pod's sandbox yet; user namespaces, the runtime class and the network plugin are what it needs";

@@ -182,7 +182,13 @@ fn before_the_start() {
     let no_provider = waiting(|f| f.provider = None);
     let rows: Vec<(&str, AgentRun, Waiting, i64, &str)> = vec![
         ("accepted and started", run(|_| ()), facts(), 1, "CreateTicket Starting/Starting"),
-        ("the finalizer first", run(|v| v["metadata"]["finalizers"] = json!([])), facts(), 1, "AddFinalizer"),
+        (
+            "the finalizer first",
+            run(|v| v["metadata"]["finalizers"] = json!([])),
+            facts(),
+            1,
+            "AddFinalizer CreateTicket Starting/Starting",
+        ),
         ("bad spec", run(|v| v["spec"]["instruction"] = json!("")), facts(), 1, "Failed/InvalidSpec"),
         ("bad spec without a policy", run(|v| v["spec"]["instruction"] = json!("")), no_policy.clone(), 1, "Failed/InvalidSpec"),
         ("not offered", run(|v| v["spec"]["model"] = json!("huge")), facts(), 1, "Failed/PolicyDenied"),

@@ -31,9 +31,6 @@ pub fn plan(run: &AgentRun, facts: &Waiting, refused: Option<&str>, now: Timesta
             Err(NotAccepted::Missing(refusal)) => return missing(run, refusal, now),
         },
     };
-    if !held(run) {
-        return Plan::write(vec![Write::AddFinalizer]);
-    }
     let Some(platform) = &facts.platform else {
         let message = "waits for the gateway's Service and certificate in the operator's namespace";
         let next = Next::of(run, now).accepted(&resolved).queued(message).done();
@@ -68,10 +65,16 @@ fn accept(run: &AgentRun, facts: &Waiting) -> Result<Resolved, NotAccepted> {
     resolve::resolve(&run.spec, policy, facts.provider.as_ref(), &facts.namespace)
 }
 
-/// The ticket first: a crash between the two leaves a Secret that nobody's status knows, and the next start replaces it.
+/// From here on something has to be cleaned up, so our hold comes first. Then the ticket: a crash before the status leaves a
+/// Secret that nobody's status knows, and the next start replaces it.
 fn start(run: &AgentRun, resolved: &Resolved, facts: &Waiting, ca: String, now: Timestamp) -> Plan {
     let next = Next::of(run, now).accepted(resolved).activated(facts.ticket.sha256()).done();
-    Plan::write(vec![Write::CreateTicket { ticket: facts.ticket.clone(), ca }, Write::Status(Box::new(next))])
+    let mut writes = Vec::new();
+    if !held(run) {
+        writes.push(Write::AddFinalizer);
+    }
+    writes.extend([Write::CreateTicket { ticket: facts.ticket.clone(), ca }, Write::Status(Box::new(next))]);
+    Plan::write(writes)
 }
 
 /// Wait a bounded time, counted from when we first said so, then refuse.
