@@ -75,6 +75,7 @@ clusterDNS: [$DNS_SERVICE]
 clusterDomain: cluster.local
 seccompDefault: true
 maxPods: 200
+podLogsDir: $STATE/log/pods  # in the usual place each kubelet removes the logs of the other clusters' Pods
 podPidsLimit: 1024           # a fork bomb in a sandbox stays in its Pod
 resolvConf: ""
 K
