@@ -49,6 +49,7 @@ pub struct Seen {
 #[derive(Default)]
 pub struct Ledger {
     inner: Mutex<Inner>,
+    changed: tokio::sync::Notify,
 }
 
 #[derive(Default)]
@@ -68,6 +69,7 @@ impl Ledger {
         let mut inner = self.lock();
         let model = if inner.bill.len() >= MODELS && !inner.bill.contains_key(model) { "other" } else { model };
         change(inner.bill.entry(model.to_owned()).or_default());
+        self.changed.notify_waiters();
     }
 
     /// Keep a request.
@@ -81,6 +83,18 @@ impl Ledger {
             inner.seen.pop_front();
         }
         inner.seen.push_back(Seen { model: model.to_owned(), at, headers, body });
+    }
+
+    /// Wait until this many requests with the right key have come for a model.
+    pub async fn until_requests(&self, model: &str, least: u64) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.lock().bill.get(model).is_some_and(|line| line.requests >= least) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// How often this request came before, and count it.

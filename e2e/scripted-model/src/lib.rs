@@ -3,7 +3,7 @@
 //! only "fail the first k tries" and the bill are remembered.
 //!
 //! `POST /v1/chat/completions`; `GET /__bill` (tokens reported, by model), `GET /__seen[?model=…]` (last requests),
-//! `POST /__script` (a script in JSON).
+//! `GET /__wait?model=…&requests=N` (answers once so many have come), `POST /__script` (a script in JSON).
 
 mod ledger;
 mod request;

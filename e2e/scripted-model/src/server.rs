@@ -23,6 +23,8 @@ use crate::wire::{self, Answer, Part};
 const MAX_BODY: usize = 16 * 1024 * 1024;
 /// Most scripts.
 const MAX_SCRIPTS: usize = 4096;
+/// Longest wait for requests to come.
+const MOST_WAIT: Duration = Duration::from_secs(30);
 /// Bytes in one piece of a JSON body that is sent slowly or cut.
 const JSON_PIECE: usize = 256;
 
@@ -72,6 +74,7 @@ impl ScriptedModel {
             .route("/v1/chat/completions", post(chat))
             .route("/__bill", get(|State(model): State<ScriptedModel>| async move { Json(model.bill()) }))
             .route("/__seen", get(seen))
+            .route("/__wait", get(wait))
             .route("/__script", post(register))
             .route("/healthz", get(|| async { "ok" }))
             .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -95,6 +98,21 @@ struct SeenQuery {
 
 async fn seen(State(model): State<ScriptedModel>, Query(query): Query<SeenQuery>) -> Json<Vec<Seen>> {
     Json(model.seen(query.model.as_deref()))
+}
+
+#[derive(serde::Deserialize)]
+struct WaitQuery {
+    model: String,
+    requests: u64,
+}
+
+/// 204 once so many requests have come for the model, 408 if they have not within half a minute.
+async fn wait(State(model): State<ScriptedModel>, Query(query): Query<WaitQuery>) -> StatusCode {
+    let came = model.inner.ledger.until_requests(&query.model, query.requests);
+    match tokio::time::timeout(MOST_WAIT, came).await {
+        Ok(()) => StatusCode::NO_CONTENT,
+        Err(_) => StatusCode::REQUEST_TIMEOUT,
+    }
 }
 
 async fn register(State(model): State<ScriptedModel>, body: String) -> Response {

@@ -126,3 +126,13 @@ async fn keys_models_and_bodies_are_checked_and_kept_for_assertions() {
     assert_eq!(send(Some(KEY), request_body("scripted/late", "x", false).to_string()).await, 401);
     assert_eq!(send(Some("own"), request_body("scripted/late", "x", false).to_string()).await, 200);
 }
+
+#[tokio::test]
+async fn a_wait_ends_when_the_request_comes() {
+    let server = start([Turn::say("x")]).await;
+    let waiting = tokio::spawn(client().get(format!("{}/__wait?model=t&requests=2", server.url)).send());
+    post(&server, &request_body("t", "x", false)).await;
+    assert!(!waiting.is_finished());
+    post(&server, &request_body("t", "y", false)).await;
+    assert_eq!(waiting.await.unwrap().unwrap().status().as_u16(), 204);
+}

@@ -44,6 +44,14 @@ impl Model {
         Ok(())
     }
 
+    /// Wait until so many requests have come for a model name.
+    pub async fn until_requests(&self, model: &str, requests: u64) -> Result<()> {
+        let url = format!("{}/__wait?requests={requests}&model={}", self.base, model.replace('/', "%2F"));
+        let status = self.http.get(url).send().await?.status();
+        ensure!(status.is_success(), "{requests} requests for {model} were awaited; only {:?} came", self.bill(model).await?);
+        Ok(())
+    }
+
     /// What was served for a model name.
     pub async fn bill(&self, model: &str) -> Result<Line> {
         let body = self.http.get(format!("{}/__bill", self.base)).send().await?.bytes().await?;

@@ -8,6 +8,7 @@ use agentrun_crds::names;
 use agentrun_scripted_model::{Script, Turn};
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::node::v1::{RuntimeClass, Scheduling};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::PostParams;
@@ -48,6 +49,25 @@ impl Offer {
 }
 
 impl Story {
+    /// A RuntimeClass whose Pods no node takes, for a policy: what the operator makes is real and stays pending.
+    pub async fn nowhere(&self) -> Result<String> {
+        let class = RuntimeClass {
+            metadata: ObjectMeta {
+                name: Some(self.namespace.clone()),
+                labels: Some([(STORY_LABEL.to_owned(), self.namespace.clone())].into()),
+                ..ObjectMeta::default()
+            },
+            handler: "runc".into(),
+            scheduling: Some(Scheduling {
+                node_selector: Some([("agentrun.dev/nowhere".to_owned(), "true".to_owned())].into()),
+                ..Scheduling::default()
+            }),
+            ..RuntimeClass::default()
+        };
+        Api::<RuntimeClass>::all(self.node.client.clone()).create(&PostParams::default(), &class).await?;
+        Ok(self.namespace.clone())
+    }
+
     /// Register the scripts; create Secret, ModelProvider and AgentPolicy.
     pub async fn offer(&self, offer: Offer) -> Result<()> {
         let client = &self.node.client;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -145,13 +146,15 @@ impl Story {
         .await
     }
 
-    /// Wait until a model call of the run is on its way.
-    pub async fn until_calling(&self, name: &str) -> Result<AgentRun> {
+    /// Wait until a run's only call of a model has reached the provider and is reserved in the run's status.
+    pub async fn until_calling(&self, name: &str, model: &str) -> Result<AgentRun> {
         let calling = |run: &AgentRun| {
             let budget = run.status.as_ref().and_then(|status| status.budget.as_ref());
             budget.is_some_and(|budget| !budget.reservations.is_empty())
         };
-        until(&self.runs, name, Within::Medium, "a model call is on its way", calling).await
+        let run = until(&self.runs, name, Within::Medium, "a model call is on its way", calling).await?;
+        self.model.until_requests(&self.upstream(model), 1).await?;
+        Ok(run)
     }
 
     /// Wait until a run has ended, and check how.
@@ -214,6 +217,7 @@ impl Story {
         let client = || self.node.client.clone();
         Api::<ModelProvider>::namespaced(client(), SYSTEM).delete_collection(&DeleteParams::default(), &ours).await?;
         Api::<Secret>::namespaced(client(), SYSTEM).delete_collection(&DeleteParams::default(), &ours).await?;
+        Api::<RuntimeClass>::all(client()).delete_collection(&DeleteParams::default(), &ours).await?;
         Api::<Namespace>::all(client()).delete(&self.namespace, &DeleteParams::default()).await?;
         ended
     }

@@ -19,7 +19,7 @@ async fn body(story: &Story) -> Result<()> {
     offer.limits = PolicyLimits { concurrent_runs: Some(1), ..PolicyLimits::default() };
     story.offer(offer).await?;
     story.create("running", story.spec()).await?;
-    story.until_calling("running").await?;
+    story.until_calling("running", "small").await?;
     story.create("queued", story.spec()).await?;
     story.until_phase("queued", &[Phase::Queued], Within::Short).await?;
 

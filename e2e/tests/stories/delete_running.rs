@@ -20,7 +20,7 @@ async fn deleting_a_running_run_leaves_nothing_and_the_wall_goes_last() {
 async fn body(story: &Story) -> Result<()> {
     story.offer(Offer::new([Turn::say("and").with(FaultKind::Endless { ms_per_chunk: 100 })])).await?;
     story.create("run", story.spec()).await?;
-    let run = story.until_calling("run").await?;
+    let run = story.until_calling("run", "small").await?;
     let child = names::child_name(run.metadata.uid.as_deref().context("a UID")?, 1);
     let client = || story.node.client.clone();
     let policies: Api<NetworkPolicy> = Api::namespaced(client(), &story.namespace);

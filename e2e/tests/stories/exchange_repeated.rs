@@ -22,7 +22,7 @@ async fn the_same_key_gets_the_same_tokens_and_another_key_ends_the_run() {
 async fn body(story: &Story) -> Result<()> {
     // A Pod that no node takes: its runner never starts, so the test can be the runner.
     let mut offer = Offer::new(fixing_turns());
-    offer.sandbox = SandboxPolicy { cpu: Some("200".into()), ..SandboxPolicy::default() };
+    offer.sandbox = SandboxPolicy { runtime_class_name: Some(story.nowhere().await?), ..SandboxPolicy::default() };
     offer.limits = PolicyLimits { startup_deadline: Some("5m".into()), ..PolicyLimits::default() };
     story.offer(offer).await?;
     story.create("run", story.spec()).await?;

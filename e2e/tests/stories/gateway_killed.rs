@@ -23,7 +23,7 @@ async fn body(story: &Story) -> Result<()> {
 
     // The first call is settled, the second is on its way when the gateway dies.
     story.people.follow(&story.namespace, "run", Within::Medium, |event| event.kind == EventType::ToolResult).await?;
-    story.until_calling("run").await?;
+    story.model.until_requests(&story.upstream("small"), 2).await?;
     let acknowledged = story.people.events(&story.namespace, "run").await?;
     let before = story.node.component("gateway").await?.uid().context("a UID")?;
     story.node.crash("gateway").await?;
@@ -36,7 +36,9 @@ async fn body(story: &Story) -> Result<()> {
     let budget = run.status.and_then(|status| status.budget).context("a budget")?;
     let bill = story.model.bill(&story.upstream("small")).await?;
     assert_eq!(budget.reservations.len(), 0);
-    assert_eq!(budget.spent.upstream_attempts, bill.requests as i64, "{budget:?} {bill:?}");
+    // A crash between the reservation and the dispatch is charged too, so the books may hold more than the provider saw.
+    let attempts = budget.spent.upstream_attempts;
+    ensure!((bill.requests as i64..=bill.requests as i64 + 2).contains(&attempts), "{budget:?} {bill:?}");
     ensure!(
         budget.spent.input_tokens > bill.prompt_tokens && budget.spent.output_tokens > bill.completion_tokens,
         "the cut call was not charged in full: {budget:?} {bill:?}"

@@ -53,7 +53,7 @@ def command(pid):
         return open(f"/proc/{pid}/cmdline").read()
     except OSError:
         return ""
-found["a process of the runner"] = any("/runner" in command(pid) for pid in os.listdir("/proc") if pid.isdigit())
+found["a process of the runner"] = any(command(pid).split("\0")[0].endswith("/runner") for pid in os.listdir("/proc") if pid.isdigit())
 found["a token in a readable environment"] = any(
     readable(f"/proc/{pid}/environ") and b"ar1." in open(f"/proc/{pid}/environ", "rb").read() for pid in os.listdir("/proc") if pid.isdigit())
 for name, path in [("its own binary", "/agentrun/bin/x"), ("the socket's directory", "/agentrun/socket/x"), ("the image", "/usr/x")]:

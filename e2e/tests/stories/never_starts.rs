@@ -26,11 +26,11 @@ async fn an_image_that_cannot_be_pulled_fails_the_run() {
 async fn a_pod_that_fits_no_node_fails_the_run() {
     story("nofit", async |story: &Story| {
         let mut offer = Offer::new(fixing_turns());
-        offer.sandbox = SandboxPolicy { cpu: Some("200".into()), ..SandboxPolicy::default() };
+        offer.sandbox = SandboxPolicy { runtime_class_name: Some(story.nowhere().await?), ..SandboxPolicy::default() };
         offer.limits = PolicyLimits { startup_deadline: Some("10s".into()), ..PolicyLimits::default() };
         story.offer(offer).await?;
         story.create("nofit", story.spec()).await?;
-        fails(story, "nofit", "Unschedulable", "cpu").await
+        fails(story, "nofit", "Unschedulable", "node").await
     })
     .await;
 }

@@ -25,7 +25,7 @@ async fn body(story: &Story) -> Result<()> {
     let mut spec = story.spec();
     spec.model = "slow".into();
     story.create("running", spec).await?;
-    story.until_calling("running").await?;
+    story.until_calling("running", "slow").await?;
     story.create("starting", story.spec()).await?;
     story.until_phase("starting", &[Phase::Starting], Within::Short).await?;
     story.create("queued", story.spec()).await?;
@@ -55,8 +55,8 @@ async fn body(story: &Story) -> Result<()> {
     spec.model = "endless".into();
     story.create("cancelled", spec.clone()).await?;
     story.create("deleted", spec).await?;
-    story.until_calling("cancelled").await?;
-    story.until_calling("deleted").await?;
+    story.until_calling("cancelled", "endless").await?;
+    story.until_calling("deleted", "endless").await?;
     let before = story.node.component("operator").await?.uid().context("a UID")?;
     story.cancel("cancelled").await?;
     story.runs.delete("deleted", &DeleteParams::default()).await?;

@@ -18,11 +18,11 @@ async fn body(story: &Story) -> Result<()> {
     spec.model = "other".into();
     story.create("crashed", spec).await?;
 
-    let before = story.until_calling("deleted").await?;
+    let before = story.until_calling("deleted", "small").await?;
     let pod = before.status.and_then(|status| status.pod_ref).context("a running run has a Pod")?;
     story.kill_pod(&pod.name).await?;
 
-    let crashed = story.until_calling("crashed").await?;
+    let crashed = story.until_calling("crashed", "other").await?;
     let name = crashed.status.and_then(|status| status.pod_ref).context("a Pod")?.name;
     let runner = processes(&story.pods.get(&name).await?, "runner")?;
     ensure!(!runner.is_empty(), "no process of the runner was found on this machine");

@@ -2,12 +2,9 @@
 //! a reason of its own.
 
 use agentrun_crds::agent_run_status::Phase;
-use agentrun_e2e::node::{Offer, SYSTEM, Story, fixing_turns, story};
-use agentrun_scripted_model::{FaultKind, Turn};
+use agentrun_e2e::node::{Offer, Story, fixing_turns, story};
+use agentrun_scripted_model::{FaultKind, Script, Turn};
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 #[tokio::test]
@@ -41,9 +38,8 @@ async fn body(story: &Story) -> Result<()> {
     let budget = run.status.and_then(|status| status.budget).context("a budget")?;
     assert_eq!(story.model.bill(&story.upstream("down")).await?.requests as i64, budget.spent.upstream_attempts);
 
-    let secrets: Api<Secret> = Api::namespaced(story.node.client.clone(), SYSTEM);
-    let wrong = json!({"stringData": {"api-key": "sk-wrong"}});
-    secrets.patch(&story.namespace, &PatchParams::default(), &Patch::Merge(wrong)).await?;
+    // The provider takes another key from now on, as when ours was revoked there.
+    story.model.register(&Script { key: Some("sk-another".into()), ..Script::new(story.upstream("small"), fixing_turns()) }).await?;
     story.create("refused", story.spec()).await?;
     story.until_ended("refused", Phase::Failed, "ProviderAuthFailed").await?;
     Ok(())

@@ -26,7 +26,7 @@ async fn body(story: &Story) -> Result<()> {
     let mut spec = story.spec();
     spec.model = "slow".into();
     story.create("running", spec).await?;
-    story.until_calling("running").await?;
+    story.until_calling("running", "slow").await?;
     let before = kept(story).await?;
     let gateway = story.node.component("gateway").await?.uid().context("a UID")?;
     let operator = story.node.component("operator").await?.uid().context("a UID")?;
