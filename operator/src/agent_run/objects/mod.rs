@@ -4,6 +4,7 @@
 pub mod account;
 pub mod network_policy;
 pub mod pod;
+mod share;
 pub mod ticket;
 
 use std::collections::BTreeMap;

@@ -13,8 +13,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::Owner;
 use super::network_policy::Gateway;
+use super::{Owner, share};
 
 /// Container names.
 pub const INSTALL: &str = "install";
@@ -99,14 +99,19 @@ fn strings(words: &[&str]) -> Option<Vec<String>> {
     Some(words.iter().map(|word| (*word).to_owned()).collect())
 }
 
-/// Requests are small on purpose: an agent mostly waits for its model.
-fn resources(cpu: &str, memory: &str, storage: &str, request_cpu: &str, request_memory: &str) -> Option<ResourceRequirements> {
-    let quantities = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
-        pairs.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
+const MI: i128 = 1024 * 1024;
+
+fn resources(cpu: &str, memory: &str, storage: &str) -> Option<ResourceRequirements> {
+    let quantities = |amounts: [(&str, String); 3]| -> BTreeMap<String, Quantity> {
+        amounts.into_iter().map(|(name, amount)| (name.to_owned(), Quantity(amount))).collect()
     };
     Some(ResourceRequirements {
-        limits: Some(quantities(&[("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)])),
-        requests: Some(quantities(&[("cpu", request_cpu), ("memory", request_memory), ("ephemeral-storage", "1Mi")])),
+        limits: Some(quantities([("cpu", cpu.into()), ("memory", memory.into()), ("ephemeral-storage", storage.into())])),
+        requests: Some(quantities([
+            ("cpu", share::of_cpu(cpu, 10)),
+            ("memory", share::of_bytes(memory, 32 * MI)),
+            ("ephemeral-storage", share::of_bytes(storage, MI)),
+        ])),
         claims: None,
     })
 }
@@ -121,7 +126,7 @@ fn install(image: &RunnerImage) -> Container {
         image: Some(image.name.clone()),
         image_pull_policy: Some(image.pull_policy.clone()),
         command: strings(&["/executor", "install", "/agentrun/bin/executor"]),
-        resources: resources("500m", "64Mi", "64Mi", "5m", "16Mi"),
+        resources: resources("200m", "64Mi", "64Mi"),
         security_context: confined(RUNNER_ID),
         volume_mounts: Some(vec![mount("bin", BIN, false)]),
         ..Container::default()
@@ -137,7 +142,7 @@ fn executor(resolved: &Resolved) -> Container {
         command: strings(&["/agentrun/bin/executor", "serve", "--socket", "/agentrun/socket/executor.sock", "--root", "/workspace"]),
         working_dir: Some("/workspace".into()),
         // The sum of these limits bounds the Pod's emptyDirs; the runner's share covers both /tmp.
-        resources: resources(&resolved.cpu, &resolved.memory, &resolved.workspace, "10m", "32Mi"),
+        resources: resources(&resolved.cpu, &resolved.memory, &resolved.workspace),
         security_context: confined(EXECUTOR_ID),
         volume_mounts: Some(vec![
             mount("bin", BIN, true),
@@ -159,7 +164,7 @@ fn runner(image: &RunnerImage, gateway: &Gateway) -> Container {
         image_pull_policy: Some(image.pull_policy.clone()),
         command: strings(&words),
         termination_message_policy: Some("File".into()),
-        resources: resources("1", "256Mi", "512Mi", "10m", "32Mi"),
+        resources: resources("1", "256Mi", "512Mi"),
         security_context: confined(RUNNER_ID),
         volume_mounts: Some(vec![
             mount("socket", SOCKET, false),

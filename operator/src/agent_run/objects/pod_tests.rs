@@ -66,6 +66,8 @@ fn every_container_is_confined() {
     }
     assert_eq!(found[1]["restartPolicy"], "Always");
     assert_eq!(found[1]["resources"]["limits"], json!({"cpu": "2", "memory": "3Gi", "ephemeral-storage": "4Gi"}));
+    let asked = json!({"cpu": "100m", "memory": (3u64 << 27).to_string(), "ephemeral-storage": (1u64 << 29).to_string()});
+    assert_eq!(found[1]["resources"]["requests"], asked);
 }
 
 #[test]
