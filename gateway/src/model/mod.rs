@@ -101,7 +101,8 @@ async fn chat_completions(State(state): State<AppState>, caller: RunCaller<Model
 
 async fn call(state: &AppState, caller: RunCaller<Model>, request: Request<Body>, started: Instant) -> Result<Response, ApiError> {
     let RunCaller { claims, run, .. } = caller;
-    let (since, _) = state.runs.confirm_within(runs::uid(&run), CONFIRMATION_TTL).await?;
+    // Half of the time that a read counts, so that the call's own watch has the other half for its first one.
+    let (since, _) = state.runs.confirm_within(runs::uid(&run), CONFIRMATION_TTL / 2).await?;
     let permit = state.model.revocation.enter(&claims, since).ok_or_else(refusal::too_many_in_flight)?;
     let slot = state.model.slots.clone().try_acquire_owned().map_err(|_| refusal::too_many_in_flight())?;
 

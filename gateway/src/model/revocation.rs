@@ -150,7 +150,8 @@ struct Watch {
 impl Watch {
     async fn run(self, mut since: Instant) {
         let uid = run_uid_text(&self.claims);
-        let mut wait = POLL;
+        // The read that let the call in may be old already; what is left until it counts no more must suffice for the next.
+        let mut wait = POLL.saturating_sub(since.elapsed());
         loop {
             let confirm = async {
                 tokio::time::sleep(wait).await;

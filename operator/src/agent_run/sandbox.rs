@@ -139,6 +139,11 @@ fn runner_end(end: &ContainerStateTerminated) -> (Reason, String) {
     }
     let text = end.message.as_deref().unwrap_or_default();
     match serde_json::from_str::<RunnerMessage>(text) {
+        // The runner was told to stop, and not by us: our own ends are decided before the Pod goes.
+        Ok(said) if said.reason == Reason::Cancelled.as_str() => {
+            let message = "somebody ended the sandbox from outside; what it did is not repeated: create a new AgentRun to run again";
+            (Reason::SandboxLost, message.into())
+        }
         Ok(said) => {
             let known = RUNNER_REASONS.iter().find(|reason| reason.as_str() == said.reason);
             (*known.unwrap_or(&Reason::AgentError), clean(&said.message))
@@ -265,6 +270,7 @@ mod tests {
             (exited(1, r#"{"reason": "SandboxLost"}"#), "ended SandboxLost"),
             (exited(1, r#"{"reason": "Succeeded", "message": "trust me"}"#), "ended AgentError"),
             (exited(1, r#"{"reason": "BudgetExhausted"}"#), "ended AgentError"),
+            (exited(143, r#"{"reason": "Cancelled", "message": "the Pod was asked to end"}"#), "ended SandboxLost"),
             (exited(101, "panicked"), "ended AgentError"),
             (exited(137, ""), "ended SandboxLost"),
             (exited(137, r#"{"reason": "AgentError"}"#), "ended AgentError"),

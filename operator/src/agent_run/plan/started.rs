@@ -11,7 +11,7 @@ use super::super::objects::{Owner, network_policy, pod as builder};
 use super::super::sandbox::{self, Sandbox};
 use super::super::status::{Ending, Next, condition};
 use super::ended::{self, STOP_PATIENCE};
-use super::{Again, Making, Plan, Seen, Write, attempt, push_status, until};
+use super::{Again, Making, Plan, Seen, Write, attempt, held, push_status, until};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(1);
 const RETRY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -19,6 +19,10 @@ const RETRY: std::time::Duration = std::time::Duration::from_secs(5);
 pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, making: Option<&Making>, refused: Option<&str>, now: Timestamp) -> Plan {
     let Some(status) = &run.status else { return Plan::rest(Again::Slowly) };
     let Some(resolved) = &status.resolved else { return end(run, &broken("resolved"), now) };
+    if !held(run) && run.metadata.deletion_timestamp.is_none() {
+        // Somebody took our hold away; without it nothing would see to the NetworkPolicy in the end.
+        return Plan::write(vec![Write::AddFinalizer]);
+    }
     let times = Times::of(status, resolved);
     let cancelling = cancelling(run, status);
     if let Some(ending) = decided(status, cancelling, pod, &times, now) {
@@ -193,7 +197,10 @@ fn make(run: &AgentRun, resolved: &Resolved, making: Option<&Making>, refused: O
         return Plan::status(run, Next::of(run, now).starting(&message).done(), Again::In(RETRY));
     }
     if now >= times.startup {
-        return end(run, &Ending::new(Reason::StartupDeadlineExceeded, "the sandbox's Pod could not be created in time"), now);
+        let said = run.status.as_ref().and_then(|status| condition(status, types::SANDBOX_READY)).map_or("", |ready| &ready.message);
+        let message =
+            format!("the sandbox's Pod could not be created in time: {}", if said.is_empty() { "no attempt was answered" } else { said });
+        return end(run, &Ending::new(Reason::StartupDeadlineExceeded, message), now);
     }
     // Without facts (from the cache) there is nothing to decide but that one must look.
     let Some(making) = making else { return Plan::write(vec![Write::CreateAccount]) };

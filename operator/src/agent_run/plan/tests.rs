@@ -271,6 +271,7 @@ fn making_the_sandbox() {
         ("refused for good", started(|_| ()), Seen::Absent, with(|_| ()), Some("violates PodSecurity"), 1, "Failed/PodRejected"),
         ("a quota may free itself", started(|_| ()), Seen::Absent, with(|_| ()), quota, 1, "Starting/Starting"),
         ("but not for ever", started(|_| ()), Seen::Absent, with(|_| ()), quota, 300, "Failed/PodRejected"),
+        ("somebody took our hold", started(|v| v["metadata"]["finalizers"] = json!([])), pod(json!({})), None, None, 1, "AddFinalizer"),
         ("too late", started(|_| ()), Seen::Absent, with(|_| ()), None, 300, "Failed/StartupDeadlineExceeded"),
         ("recorded and gone", recorded(|_| ()), Seen::Absent, None, None, 1, "Failed/SandboxLost"),
         ("recorded, and another stands there", recorded(|_| ()), Seen::Foreign, None, None, 1, "Failed/SandboxLost"),
