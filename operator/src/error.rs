@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Why a reconcile did not get to its end.
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
-    #[error("could not {what}: {source}")]
+    #[error("could not {what}: {}", said(source))]
     Api {
         /// The operation, such as `read the AgentPolicy`.
         what: &'static str,
@@ -21,6 +21,14 @@ pub enum Error {
     Restless(usize),
     #[error("the reconcile panicked: {0}")]
     Panic(String),
+}
+
+/// What the API server said, without the client's dump of it.
+pub fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message.trim()),
+        other => other.to_string(),
+    }
 }
 
 /// Classes of errors; closed, so it serves as a metric's label.

@@ -11,9 +11,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// Until all three kinds are served.
 pub async fn wait(client: &Client, namespace: &str, missing: impl Fn()) {
+    let mut last = String::new();
     while let Err(error) = served(client, namespace).await {
         missing();
-        tracing::warn!("the kinds of agentrun.dev are not served yet; trying again: {error}");
+        let said = crate::error::said(&error);
+        if said != last {
+            tracing::warn!("the kinds of agentrun.dev are not served yet; trying again: {said}");
+            last = said;
+        }
         tokio::time::sleep(PAUSE).await;
     }
 }

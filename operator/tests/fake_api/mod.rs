@@ -34,6 +34,8 @@ pub struct State {
     pub fail: Option<(usize, Failure)>,
     /// Refuse a POST whose path contains this, with code and message.
     pub refuse: Option<(String, u16, String)>,
+    /// Refuse a DELETE whose path contains this.
+    pub forbid: Option<String>,
     /// Violations that a request met.
     pub broken: Vec<String>,
     revision: u64,
@@ -260,6 +262,9 @@ impl State {
     }
 
     fn delete(&mut self, path: &str, options: &Value) -> (u16, Value) {
+        if self.forbid.as_ref().is_some_and(|part| path.contains(part)) {
+            return error(403, "Forbidden", "not allowed to delete");
+        }
         let Some(mut object) = self.objects.get(path).cloned() else { return error(404, "NotFound", "gone") };
         let wanted = &options["preconditions"]["uid"];
         if !wanted.is_null() && *wanted != object["metadata"]["uid"] {

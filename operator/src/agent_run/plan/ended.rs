@@ -62,7 +62,7 @@ fn release(run: &AgentRun, now: Timestamp) -> Plan {
     let unknown = condition(&status, types::SANDBOX_GONE).is_some_and(|gone| gone.status == "Unknown");
     if status.pod_ref.is_some() && !unknown {
         let mut writes = Vec::new();
-        push_status(&mut writes, run, Next::of(run, now).sandbox_gone(true).cleanup_done().done());
+        push_status(&mut writes, run, Next::of(run, now).sandbox_gone(true).done());
         if !writes.is_empty() {
             return Plan::write(writes);
         }
@@ -71,7 +71,13 @@ fn release(run: &AgentRun, now: Timestamp) -> Plan {
     if condition(&status, types::EXCHANGED).is_none_or(|exchanged| exchanged.status != "True") {
         writes.push(Write::DeleteTicket);
     }
-    writes.extend([Write::DeletePolicy, Write::RemoveFinalizer]);
+    writes.push(Write::DeletePolicy);
+    if condition(&status, types::CLEANUP_FAILED).is_some() {
+        // What failed has worked now; the next round lets go.
+        push_status(&mut writes, run, Next::of(run, now).cleanup_done().done());
+    } else {
+        writes.push(Write::RemoveFinalizer);
+    }
     Plan::write(writes)
 }
 

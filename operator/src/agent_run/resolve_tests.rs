@@ -1,0 +1,209 @@
+//! Rows: changes to a spec, policy and provider that fit together, and what comes of them.
+
+use super::*;
+use serde_json::{Value, json};
+
+struct Given {
+    spec: Value,
+    policy: Value,
+    provider: Option<Value>,
+    labels: Value,
+}
+
+fn given() -> Given {
+    Given {
+        spec: json!({
+            "instruction": "Fix it.", "model": "small", "agent": {"image": "registry.test/tools:1"},
+            "source": {"inline": {"files": [{"path": "a.py", "content": "x"}]}},
+        }),
+        policy: json!({
+            "models": [{"name": "small", "provider": "groq", "model": "llama"}],
+            "images": ["registry.test/tools:*", "exact:1"],
+        }),
+        provider: Some(json!({
+            "dialect": "OpenAIChat", "url": "https://api.test/v1/chat/completions", "secretRef": {"name": "s", "key": "k"},
+            "allowedNamespaces": {"matchLabels": {"agents": "yes"}},
+            "models": [{"name": "llama", "pricePerMillion": {"input": "0.59", "output": "0.79"}}],
+        })),
+        labels: json!({"agents": "yes"}),
+    }
+}
+
+fn run(change: impl FnOnce(&mut Given)) -> Result<Resolved, NotAccepted> {
+    let mut given = given();
+    change(&mut given);
+    let provider = given.provider.map(|value| serde_json::from_value(value).unwrap());
+    resolve(
+        &serde_json::from_value(given.spec).unwrap(),
+        &serde_json::from_value(given.policy).unwrap(),
+        provider.as_ref(),
+        &serde_json::from_value(given.labels).unwrap(),
+    )
+}
+
+#[test]
+fn defaults_and_ceilings() {
+    // limits of run, limits of policy -> steps, wall, requests, input, output, cost
+    type Row = (Value, Value, (i64, i64, i64, Option<i64>, Option<i64>, Option<i64>));
+    let rows: Vec<Row> = vec![
+        (json!({}), json!({}), (50, 1800, 100, None, None, None)),
+        (json!({"maxSteps": 12}), json!({}), (12, 1800, 14, None, None, None)),
+        (json!({}), json!({"maxSteps": 20, "wallTime": "10m", "budget": {"requests": 30}}), (20, 600, 30, None, None, None)),
+        (json!({"maxSteps": 12}), json!({"budget": {"requests": 5, "cost": "5.00"}}), (12, 1800, 5, None, None, Some(5_000_000))),
+        (
+            json!({"maxSteps": 100, "wallTime": "2h", "budget": {"requests": 7, "inputTokens": 8, "outputTokens": 9, "cost": "0.50"}}),
+            json!({"budget": {"requests": 7, "inputTokens": 80, "outputTokens": 9, "cost": "0.5"}}),
+            (100, 7200, 7, Some(8), Some(9), Some(500_000)),
+        ),
+        (json!({"wallTime": "24h"}), json!({"wallTime": "48h"}), (50, 86_400, 100, None, None, None)),
+    ];
+    for (limits, policy, expected) in rows {
+        let resolved = run(|g| {
+            g.spec["limits"] = limits.clone();
+            g.policy["limits"] = policy;
+        })
+        .unwrap_or_else(|e| panic!("{limits}: {e:?}"));
+        let b = resolved.budget;
+        let found = (resolved.max_steps, resolved.wall_time_seconds, b.requests, b.input_tokens, b.output_tokens, b.cost_micros);
+        assert_eq!(found, expected, "{limits}");
+    }
+}
+
+#[test]
+fn what_is_frozen() {
+    let resolved = run(|g| {
+        g.policy["requiredChecks"] = json!([{"name": "lint", "argv": ["ruff"]}]);
+        g.policy["checks"] = json!([["python3", "-m", "unittest", "*"]]);
+        g.policy["sandbox"] = json!({"hostUsers": "Shared", "runtimeClassName": "", "memory": "2Gi"});
+        g.spec["checks"] = json!([
+            {"name": "unit", "argv": ["python3", "-m", "unittest"]},
+            {"name": "lint", "argv": ["ruff"]},
+        ]);
+    })
+    .unwrap();
+    let names: Vec<&str> = resolved.checks.iter().map(|check| check.name.as_str()).collect();
+    assert_eq!(names, ["lint", "unit"]);
+    assert_eq!(resolved.model.input_micros_per_million, Some(590_000));
+    assert_eq!((resolved.model.model.as_str(), resolved.model.max_output_tokens), ("llama", 4096));
+    assert_eq!((resolved.cpu.as_str(), resolved.memory.as_str(), resolved.workspace.as_str()), ("1", "2Gi", "1Gi"));
+    assert_eq!(resolved.runtime_class_name, None);
+    assert_eq!(resolved.startup_deadline_seconds, 300);
+    assert_eq!(resolved.policy_sha256.len(), 64);
+    assert_eq!(resolved.allowed_paths, ["**"]);
+}
+
+#[test]
+fn images_match_by_name_or_prefix() {
+    for (image, default, fine) in [
+        ("registry.test/tools:2", None, true),
+        ("exact:1", None, true),
+        ("exact:12", None, false),
+        ("registry.test/tools", None, false),
+        ("evil/registry.test/tools:1", None, false),
+        ("other:1", Some("other:1"), true),
+    ] {
+        let result = run(|g| {
+            g.spec["agent"]["image"] = json!(image);
+            g.policy["defaultImage"] = json!(default);
+        });
+        assert_eq!(result.is_ok(), fine, "{image}");
+    }
+    let resolved = run(|g| {
+        g.spec["agent"] = json!({});
+        g.policy["defaultImage"] = json!("default:1");
+    });
+    assert_eq!(resolved.unwrap().image, "default:1");
+}
+
+#[test]
+fn each_refusal_names_its_field() {
+    type Change = Box<dyn FnOnce(&mut Given)>;
+    let rows: Vec<(Reason, &str, Change)> = vec![
+        (Reason::InvalidSpec, "spec.instruction", Box::new(|g| g.spec["instruction"] = json!(""))),
+        (Reason::PolicyDenied, "spec.model", Box::new(|g| g.spec["model"] = json!("huge"))),
+        (Reason::PolicyDenied, "spec.model", Box::new(|g| g.labels = json!({"agents": "no"}))),
+        (
+            Reason::PolicyDenied,
+            "spec.model",
+            Box::new(|g| {
+                g.provider.as_mut().unwrap().as_object_mut().unwrap().remove("allowedNamespaces");
+            }),
+        ),
+        (Reason::PolicyDenied, "spec.model", Box::new(|g| g.policy["models"][0]["model"] = json!("gone"))),
+        (Reason::PolicyDenied, "spec.agent.image", Box::new(|g| g.spec["agent"]["image"] = json!("evil:1"))),
+        (Reason::PolicyDenied, "spec.agent.image", Box::new(|g| g.spec["agent"] = json!({}))),
+        (
+            Reason::PolicyDenied,
+            "spec.checks[0].argv",
+            Box::new(|g| {
+                g.policy["checks"] = json!([["python3", "-m", "pytest"]]);
+                g.spec["checks"] = json!([{"name": "unit", "argv": ["python3", "-m", "pytest", "-q"]}]);
+            }),
+        ),
+        (
+            Reason::PolicyDenied,
+            "spec.checks[0].argv",
+            Box::new(|g| {
+                g.policy["checks"] = json!([["*"], []]);
+                g.spec["checks"] = json!([{"name": "unit", "argv": ["sh"]}]);
+            }),
+        ),
+        (
+            Reason::PolicyDenied,
+            "spec.checks[0].name",
+            Box::new(|g| {
+                g.policy["requiredChecks"] = json!([{"name": "unit", "argv": ["a"]}]);
+                g.spec["checks"] = json!([{"name": "unit", "argv": ["b"]}]);
+            }),
+        ),
+        (Reason::PolicyDenied, "spec.limits.maxSteps", Box::new(|g| g.spec["limits"] = json!({"maxSteps": 101}))),
+        (Reason::PolicyDenied, "spec.limits.wallTime", Box::new(|g| g.spec["limits"] = json!({"wallTime": "3h"}))),
+        (
+            Reason::PolicyDenied,
+            "spec.limits.budget.requests",
+            Box::new(|g| {
+                g.policy["limits"] = json!({"budget": {"requests": 5}});
+                g.spec["limits"] = json!({"budget": {"requests": 6}});
+            }),
+        ),
+        (
+            Reason::PolicyDenied,
+            "spec.limits.budget.outputTokens",
+            Box::new(|g| {
+                g.policy["limits"] = json!({"budget": {"outputTokens": 5}});
+                g.spec["limits"] = json!({"budget": {"outputTokens": 6}});
+            }),
+        ),
+        (
+            Reason::PolicyDenied,
+            "spec.limits.budget.cost",
+            Box::new(|g| {
+                g.policy["limits"] = json!({"budget": {"cost": "0.49"}});
+                g.spec["limits"] = json!({"budget": {"cost": "0.5"}});
+            }),
+        ),
+        (
+            Reason::PolicyDenied,
+            "spec.limits.budget.cost",
+            Box::new(|g| {
+                g.provider.as_mut().unwrap()["models"] = json!([{"name": "llama"}]);
+                g.policy["limits"] = json!({"budget": {"cost": "1"}});
+            }),
+        ),
+        (Reason::PolicyDenied, "AgentPolicy default: spec.limits.wallTime", Box::new(|g| g.policy["limits"] = json!({"wallTime": "x"}))),
+    ];
+    for (reason, field, change) in rows {
+        match run(change) {
+            Err(NotAccepted::Refused(refusal)) => {
+                assert_eq!(refusal.reason, reason, "{}", refusal.message);
+                assert!(refusal.message.starts_with(field), "{field} is not named in {}", refusal.message);
+            }
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_missing_provider_may_still_come() {
+    assert!(matches!(run(|g| g.provider = None), Err(NotAccepted::Missing(r)) if r.message.contains("groq")));
+}

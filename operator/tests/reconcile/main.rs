@@ -1,0 +1,10 @@
+//! The real reconciler against an API server in memory.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod caches;
+#[path = "../fake_api/mod.rs"]
+mod fake_api;
+mod single;
+mod stories;
+mod world;
