@@ -327,13 +327,14 @@ fn program() -> Result<PathBuf> {
     let built = BUILT.get_or_init(|| {
         let target = std::env::current_exe().map_err(|error| error.to_string())?;
         let target = target.ancestors().nth(2).ok_or("a test lies in target/<triple>/<profile>/deps")?.to_owned();
+        // The same selection as everywhere, since another one gives dependencies other features and builds them anew.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let profile = match target.file_name().and_then(|name| name.to_str()) {
             Some("debug") | None => "dev",
             Some(other) => other,
         };
         let built = Command::new(cargo)
-            .args(["build", "--quiet", "-p", "agentrun-gateway", "--profile", profile])
+            .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status();
         match built {

@@ -1,6 +1,7 @@
 //! The scripted model inside the node: deployed once from the manifest of the demo, told its scripts at run time.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use agentrun_scripted_model::{Line, Script, Seen, parse_bill};
 use anyhow::{Context, Result, ensure};
@@ -31,10 +32,9 @@ pub struct Model {
 impl Model {
     /// Deploy it if this process has not yet, and connect.
     pub async fn connect(node: &Node) -> Result<Model> {
-        DEPLOYED.get_or_try_init(|| deploy(node)).await.context("deploying the scripted model")?;
-        let service = Api::<Service>::namespaced(node.client.clone(), NAMESPACE).get(NAME).await?;
-        let address = service.spec.and_then(|spec| spec.cluster_ip).context("the scripted model's Service has no address")?;
-        Ok(Model { http: reqwest::Client::new(), base: format!("http://{address}:8080") })
+        let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(2)).build()?;
+        DEPLOYED.get_or_try_init(|| deploy(node, &http)).await.context("deploying the scripted model")?;
+        Ok(Model { base: base(node).await?, http })
     }
 
     /// Teach a script, or replace it.
@@ -66,7 +66,13 @@ impl Model {
     }
 }
 
-async fn deploy(node: &Node) -> Result<()> {
+async fn base(node: &Node) -> Result<String> {
+    let service = Api::<Service>::namespaced(node.client.clone(), NAMESPACE).get(NAME).await?;
+    let address = service.spec.and_then(|spec| spec.cluster_ip).context("the scripted model's Service has no address")?;
+    Ok(format!("http://{address}:8080"))
+}
+
+async fn deploy(node: &Node, http: &reqwest::Client) -> Result<()> {
     let image = node.image("scripted-model")?;
     for document in serde_yaml::Deserializer::from_str(MANIFEST) {
         let mut object = serde_json::Value::deserialize(document)?;
@@ -96,6 +102,13 @@ async fn deploy(node: &Node) -> Result<()> {
             && status.available_replicas == Some(1)
             && status.replicas == Some(1)
     })
-    .await
-    .map(drop)
+    .await?;
+    // The Service's address may lead to the Pod before for a moment. That can only be asked, not watched.
+    let health = format!("{}/healthz", base(node).await?);
+    let answers = async {
+        while http.get(&health).send().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Within::Medium.duration(), answers).await.context("its Service does not answer")
 }
