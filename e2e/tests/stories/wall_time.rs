@@ -25,7 +25,8 @@ async fn body(story: &Story) -> Result<()> {
         let status = run.status.clone().context("a status")?;
         let exchanged = status.exchange.context("the clock starts with the exchange")?.at;
         let finished = status.finished_at.context("an end")?.0.as_second();
-        ensure!((8..=10 + 20).contains(&(finished - exchanged)), "{name} ended {} s after the exchange", finished - exchanged);
+        // The runner keeps three of the ten seconds for its report; both times are whole seconds.
+        ensure!((10 - 3 - 1..=10 + 20).contains(&(finished - exchanged)), "{name} ended {} s after the exchange", finished - exchanged);
         let budget = status.budget.context("a budget")?;
         ensure!(budget.spent.requests == 1 && budget.spent.output_tokens > 0 && budget.reservations.is_empty(), "{name}: {budget:?}");
         story.until_children_gone(&run).await?;
