@@ -6,4 +6,5 @@ trap '[ -n "${AGENTRUN_KEEP:-}" ] || e2e/cluster/down.sh bench' EXIT
 trap 'exit 130' INT TERM
 AGENTRUN_KUBECONFIG=$(e2e/cluster/up.sh bench); export AGENTRUN_KUBECONFIG
 e2e/install.sh bench
-"${CARGO_TARGET_DIR:-target}"/x86_64-unknown-linux-gnu/release/agentrun-bench "$@"
+programs=${CARGO_TARGET_DIR:-$PWD/target}/x86_64-unknown-linux-gnu/release
+AGENTRUN_PROGRAMS=$programs "$programs/agentrun-bench" "$@"
