@@ -5,5 +5,6 @@ mod gateway {
     mod crash;
     mod exchange;
     mod overspend;
+    mod revocation;
     mod wrong_tokens;
 }

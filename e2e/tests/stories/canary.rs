@@ -81,6 +81,7 @@ async fn body(story: &Story) -> Result<()> {
     story.until_ended("refused", Phase::Failed, "ProviderAuthFailed").await?;
     people(story, &planted).await?;
     objects(story).await?;
+    store(story, &story.node.component("gateway").await?)?;
     let system: Api<Pod> = Api::namespaced(story.node.client.clone(), SYSTEM);
     for component in ["operator", "gateway"] {
         logs(story, &system, &story.node.component(component).await?.name_any()).await?;
@@ -138,6 +139,16 @@ fn outside(story: &Story, pod: &Pod) -> Result<()> {
         }
     }
     ensure!(files > 0, "the runner's files were not searched");
+    Ok(())
+}
+
+/// What the gateway keeps on its volume: events, artifacts, its ledger.
+fn store(story: &Story, gateway: &Pod) -> Result<()> {
+    let process = processes(gateway, "gateway")?.into_iter().next().context("a process of the gateway on this machine")?;
+    absent(story, "the arguments of the gateway", &process.arguments)?;
+    absent(story, "the environment of the gateway", &process.environment)?;
+    let files = search_tree(story, &process.root().join("var/lib/agentrun"))?;
+    ensure!(files > 2, "only {files} files of the gateway's store were searched");
     Ok(())
 }
 
