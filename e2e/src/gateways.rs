@@ -1,10 +1,11 @@
 //! Gateway processes against the real API server (tier T1), with a scripted model behind them. The test stands in for the
 //! operator (it writes what the operator would into a run's status) and for the runner (it mints tokens with the key ring).
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod process;
+
+pub use process::Gateway;
+
+use std::net::SocketAddr;
 
 use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, InlineFile, InlineSource, Source};
 use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedModel};
@@ -13,7 +14,7 @@ use agentrun_crds::model_provider::{Dialect, ModelProvider, ModelProviderSpec, P
 use agentrun_crds::{agent_policy::HostUsers, names};
 use agentrun_protocol::token::{Audience, Claims, KeyRing};
 use agentrun_scripted_model::{Options, Running, Script};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Secret};
@@ -43,17 +44,6 @@ pub struct Bed {
     pub ring: KeyRing,
     authority: String,
     data: tempfile::TempDir,
-}
-
-/// A gateway process. It ends when this is dropped.
-pub struct Gateway {
-    child: Child,
-    /// Of the sandbox listener.
-    pub address: SocketAddr,
-    pub url: String,
-    pub http: reqwest::Client,
-    operations: String,
-    log: PathBuf,
 }
 
 /// A run as it is after its exchange, with what its runner would hold.
@@ -114,42 +104,6 @@ impl Bed {
         let secret = Secret { metadata: named(name), data: Some(data.into()), ..Secret::default() };
         Api::<Secret>::namespaced(self.client.clone(), &self.system).create(&PostParams::default(), &secret).await?;
         Ok(())
-    }
-
-    /// Start a gateway and wait until it is ready. The same `instance` again takes over what the one before left.
-    pub async fn gateway(&self, instance: &str) -> Result<Gateway> {
-        let [sandbox, people, operations] = free_addresses()?;
-        let data = self.data.path().join(instance);
-        std::fs::create_dir_all(&data)?;
-        let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs/gateways");
-        std::fs::create_dir_all(&logs)?;
-        let log = logs.join(format!("{}-{}-{instance}.log", std::process::id(), self.system));
-        let output = std::fs::File::options().create(true).append(true).open(&log)?;
-        // The process ends with the thread of its test, whatever happens to us.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program()?)
-            .arg(format!("--namespace={}", self.system))
-            .arg(format!("--instance={instance}"))
-            .arg(format!("--sandbox-listen={sandbox}"))
-            .arg(format!("--people-listen={people}"))
-            .arg(format!("--operations-listen={operations}"))
-            .arg(format!("--data-dir={}", data.display()))
-            .arg("--drain-seconds=2")
-            .env_clear()
-            .env("KUBECONFIG", self.server.kubeconfig_path())
-            .env("RUST_LOG", "info")
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("starting a gateway with setpriv (util-linux)")?;
-        let name = format!("agentrun-gateway.{}.svc", self.system);
-        let http = self.client_through(sandbox)?;
-        let url = format!("https://{name}:{}", sandbox.port());
-        let mut gateway = Gateway { child, address: sandbox, url, http, operations: format!("http://{operations}"), log };
-        gateway.ready().await?;
-        Ok(gateway)
     }
 
     /// A client that trusts the gateways' authority and takes this address for the gateway's.
@@ -265,86 +219,6 @@ impl Bed {
     }
 }
 
-impl Gateway {
-    async fn ready(&mut self) -> Result<()> {
-        let begun = Instant::now();
-        let http = reqwest::Client::new();
-        loop {
-            if http.get(format!("{}/readyz", self.operations)).send().await.is_ok_and(|answer| answer.status().is_success()) {
-                return Ok(());
-            }
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the gateway ended ({status}); its log: {}", self.log_tail());
-            }
-            ensure!(begun.elapsed() < Duration::from_secs(60), "the gateway is not ready; its log: {}", self.log_tail());
-            tokio::time::sleep(Duration::from_millis(50)).await; // readiness can only be polled
-        }
-    }
-
-    /// POST a chat/completions body.
-    pub async fn chat(&self, token: &str, body: &serde_json::Value) -> Result<reqwest::Response> {
-        let url = format!("{}{}", self.url, agentrun_protocol::routes::CHAT_COMPLETIONS);
-        Ok(self.http.post(url).bearer_auth(token).json(body).send().await?)
-    }
-
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// End the process without a warning.
-    pub fn crash(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    /// What it logged.
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.crash();
-    }
-}
-
-/// The gateway's program: in the folder that `AGENTRUN_PROGRAMS` names, else beside this test's own, built if it is not up
-/// to date.
-fn program() -> Result<PathBuf> {
-    if let Some(folder) = std::env::var_os("AGENTRUN_PROGRAMS") {
-        return Ok(PathBuf::from(folder).join("agentrun-gateway"));
-    }
-    static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let target = std::env::current_exe().map_err(|error| error.to_string())?;
-        let target = target.ancestors().nth(2).ok_or("a test lies in target/<triple>/<profile>/deps")?.to_owned();
-        // The same selection as everywhere, since another one gives dependencies other features and builds them anew.
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let profile = match target.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(other) => other,
-        };
-        let built = Command::new(cargo)
-            .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        match built {
-            Ok(status) if status.success() => Ok(target.join("agentrun-gateway")),
-            other => Err(format!("building agentrun-gateway: {other:?}")),
-        }
-    });
-    built.clone().map_err(anyhow::Error::msg)
-}
-
 /// What the provider calls the model.
 pub fn upstream() -> String {
     format!("scripted/{MODEL}")
@@ -383,18 +257,6 @@ fn certificates(server_name: &str) -> Result<(String, String, String)> {
     let key = KeyPair::generate()?;
     let certificate = CertificateParams::new(vec![server_name.to_owned()])?.signed_by(&key, &authority)?;
     Ok((authority.pem(), certificate.pem(), key.serialize_pem()))
-}
-
-fn free_addresses() -> Result<[SocketAddr; 3]> {
-    let held = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
-    let mut addresses = Vec::new();
-    for listener in &held {
-        match listener {
-            Ok((address, _)) => addresses.push(*address),
-            Err(error) => bail!("no free port: {error}"),
-        }
-    }
-    addresses.try_into().map_err(|_| anyhow::anyhow!("three listeners have three addresses"))
 }
 
 fn named(name: &str) -> ObjectMeta {

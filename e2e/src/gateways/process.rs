@@ -1,0 +1,151 @@
+//! One gateway process of a test bed: built if need be, started on ports of its own, ended with the test.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Bed;
+
+/// A gateway process. It ends when this is dropped.
+pub struct Gateway {
+    child: Child,
+    /// Of the sandbox listener.
+    pub address: SocketAddr,
+    pub url: String,
+    pub http: reqwest::Client,
+    operations: String,
+    log: PathBuf,
+}
+
+impl Bed {
+    /// Start a gateway and wait until it is ready. The same `instance` again takes over what the one before left.
+    pub async fn gateway(&self, instance: &str) -> Result<Gateway> {
+        let [sandbox, people, operations] = free_addresses()?;
+        let data = self.data.path().join(instance);
+        std::fs::create_dir_all(&data)?;
+        let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs/gateways");
+        std::fs::create_dir_all(&logs)?;
+        let log = logs.join(format!("{}-{}-{instance}.log", std::process::id(), self.system));
+        let output = std::fs::File::options().create(true).append(true).open(&log)?;
+        // The process ends with the thread of its test, whatever happens to us.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(program()?)
+            .arg(format!("--namespace={}", self.system))
+            .arg(format!("--instance={instance}"))
+            .arg(format!("--sandbox-listen={sandbox}"))
+            .arg(format!("--people-listen={people}"))
+            .arg(format!("--operations-listen={operations}"))
+            .arg(format!("--data-dir={}", data.display()))
+            .arg("--drain-seconds=2")
+            .env_clear()
+            .env("KUBECONFIG", self.server.kubeconfig_path())
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("starting a gateway with setpriv (util-linux)")?;
+        let name = format!("agentrun-gateway.{}.svc", self.system);
+        let http = self.client_through(sandbox)?;
+        let url = format!("https://{name}:{}", sandbox.port());
+        let mut gateway = Gateway { child, address: sandbox, url, http, operations: format!("http://{operations}"), log };
+        gateway.ready().await?;
+        Ok(gateway)
+    }
+}
+
+impl Gateway {
+    async fn ready(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        let http = reqwest::Client::new();
+        loop {
+            if http.get(format!("{}/readyz", self.operations)).send().await.is_ok_and(|answer| answer.status().is_success()) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the gateway ended ({status}); its log: {}", self.log_tail());
+            }
+            ensure!(begun.elapsed() < Duration::from_secs(60), "the gateway is not ready; its log: {}", self.log_tail());
+            tokio::time::sleep(Duration::from_millis(50)).await; // readiness can only be polled
+        }
+    }
+
+    /// POST a chat/completions body.
+    pub async fn chat(&self, token: &str, body: &serde_json::Value) -> Result<reqwest::Response> {
+        let url = format!("{}{}", self.url, agentrun_protocol::routes::CHAT_COMPLETIONS);
+        Ok(self.http.post(url).bearer_auth(token).json(body).send().await?)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// End the process without a warning.
+    pub fn crash(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.crash();
+    }
+}
+
+/// The gateway's program: in the folder that `AGENTRUN_PROGRAMS` names, else beside this test's own, built if it is not up
+/// to date.
+fn program() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("AGENTRUN_PROGRAMS") {
+        return Ok(PathBuf::from(folder).join("agentrun-gateway"));
+    }
+    static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let target = std::env::current_exe().map_err(|error| error.to_string())?;
+        let target = target.ancestors().nth(2).ok_or("a test lies in target/<triple>/<profile>/deps")?.to_owned();
+        // The same selection as everywhere, since another one gives dependencies other features and builds them anew.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let profile = match target.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(other) => other,
+        };
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        match built {
+            Ok(status) if status.success() => Ok(target.join("agentrun-gateway")),
+            other => Err(format!("building agentrun-gateway: {other:?}")),
+        }
+    });
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn free_addresses() -> Result<[SocketAddr; 3]> {
+    let held = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
+    let mut addresses = Vec::new();
+    for listener in &held {
+        match listener {
+            Ok((address, _)) => addresses.push(*address),
+            Err(error) => bail!("no free port: {error}"),
+        }
+    }
+    addresses.try_into().map_err(|_| anyhow::anyhow!("three listeners have three addresses"))
+}
