@@ -3,6 +3,7 @@
 
 mod append;
 mod blobs;
+mod lock;
 mod log;
 mod readers;
 mod upload;
@@ -31,7 +32,6 @@ mod tests {
     suite::artifact_store!(subject);
 }
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,21 +71,14 @@ pub struct Embedded {
     clock: Clock,
     blobs: Arc<blobs::Folder>,
     /// Held for as long as the store is open: no two processes write the same folder.
-    _lock: File,
+    _lock: lock::FolderLock,
 }
 
 impl Embedded {
     /// Open or create. Blocking. A damaged or newer database is refused, never replaced.
     pub fn open(folder: &Path, quotas: Quotas, limits: Limits, clock: Clock) -> Result<Self, StoreError> {
         std::fs::create_dir_all(folder)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
-        lock.try_lock().map_err(|error| match error {
-            std::fs::TryLockError::WouldBlock => StoreError::Failed(format!(
-                "{} is in use by another gateway process; each needs a data folder of its own",
-                folder.display()
-            )),
-            std::fs::TryLockError::Error(error) => error.into(),
-        })?;
+        let lock = lock::FolderLock::take(folder)?;
         let database = folder.join("agentrun.db");
         let connection = connect(&database, limits.patience)?;
         migrate(&connection)?;
