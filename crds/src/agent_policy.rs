@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::agent_run::{BudgetSpec, Check};
+use crate::approval_rules::ApprovalRule;
 
 /// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -42,6 +43,39 @@ pub struct AgentPolicySpec {
     /// Walls of the sandbox.
     #[serde(default)]
     pub sandbox: SandboxPolicy,
+    /// Which actions of the agent wait for a person.
+    #[serde(default)]
+    pub approvals: ApprovalPolicy,
+}
+
+/// What the agent may do at once, what a person decides, and what it may never do.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalPolicy {
+    /// In order; the last one that matches an action decides, but nothing loosens a `Deny` that matched. No match: `Allow`.
+    #[serde(default)]
+    pub rules: Vec<ApprovalRule>,
+    /// How long an action waits for a person before it counts as denied. Default `30m`.
+    pub timeout: Option<String>,
+    /// Whether the run's wall time stands still while it waits for people. Default false.
+    #[serde(default)]
+    pub pauses_wall_time: bool,
+    /// With `pausesWallTime`: the longest that one run's wall time may stand still in all. Default `2h`.
+    pub max_pause: Option<String>,
+    /// Whether who submitted a run may decide on its actions. False: somebody else must, and a run that a service account
+    /// submits must name its person in `submittedFor`. Default true.
+    #[serde(default = "yes")]
+    pub submitter_may_approve: bool,
+}
+
+impl Default for ApprovalPolicy {
+    fn default() -> Self {
+        ApprovalPolicy { rules: Vec::new(), timeout: None, pauses_wall_time: false, max_pause: None, submitter_may_approve: true }
+    }
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// One model that runs may name.

@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::agent_run_status::AgentRunStatus;
+use crate::approval_rules::ApprovalRule;
 
 /// What a developer, CI or GitOps asks for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -57,6 +58,46 @@ pub struct AgentRunSpec {
     /// Ask the run to end. One way: once true it stays true.
     #[serde(default)]
     pub cancel: bool,
+    /// What must wait for a person besides what the policy says.
+    #[serde(default)]
+    pub approvals: RunApprovals,
+    /// Changed, it makes a run of the same name and spec run again after an earlier one was deleted.
+    pub rerun_key: Option<String>,
+    /// Who created the object; stamped at admission, whatever was sent.
+    pub submitted_by: Option<String>,
+    /// The person on whose behalf a service account submits.
+    pub submitted_for: Option<String>,
+}
+
+impl AgentRunSpec {
+    /// What people must say; the rest as if they had left it out.
+    pub fn new(instruction: impl Into<String>, source: Source, model: impl Into<String>) -> Self {
+        AgentRunSpec {
+            instruction: instruction.into(),
+            source,
+            allowed_paths: everything(),
+            checks: Vec::new(),
+            agent: Agent::default(),
+            model: model.into(),
+            limits: Limits::default(),
+            priority: 0,
+            ttl_seconds_after_finished: None,
+            cancel: false,
+            approvals: RunApprovals::default(),
+            rerun_key: None,
+            submitted_by: None,
+            submitted_for: None,
+        }
+    }
+}
+
+/// A run can only tighten what its policy says.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunApprovals {
+    /// Rules that ask or deny.
+    #[serde(default)]
+    pub rules: Vec<ApprovalRule>,
 }
 
 fn everything() -> Vec<String> {
@@ -69,6 +110,28 @@ fn everything() -> Vec<String> {
 pub struct Source {
     /// Files given in the object itself.
     pub inline: Option<InlineSource>,
+    /// A tree that is uploaded to the run after its creation; the run waits for it.
+    pub archive: Option<ArchiveSource>,
+}
+
+impl Source {
+    /// Files in the object itself.
+    pub fn inline(files: Vec<InlineFile>) -> Self {
+        Source { inline: Some(InlineSource { files }), archive: None }
+    }
+
+    /// An archive to be uploaded.
+    pub fn archive(digest: String) -> Self {
+        Source { inline: None, archive: Some(ArchiveSource { digest }) }
+    }
+}
+
+/// A tar archive of regular files, known by its content. `PUT` it to the run's `source`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ArchiveSource {
+    /// `sha256:` and 64 hex digits, of the archive's bytes.
+    pub digest: String,
 }
 
 /// 1 to 32 files, 64,000 bytes each, 128,000 bytes in all.

@@ -8,6 +8,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_run::Check;
+use crate::approval_rules::ApprovalRule;
 use crate::budget::{Budget, Limit};
 
 /// What is known of a run.
@@ -53,6 +54,18 @@ pub struct AgentRunStatus {
     /// Ids only grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_approval_id: Option<i64>,
+    /// How often people were asked, and what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_totals: Option<ApprovalTotals>,
+    /// How long the run has waited for people, the current wait not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<i64>,
+    /// Since when at least one approval has been pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaiting_since: Option<Time>,
+    /// The uploaded source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<UploadedSource>,
     /// What was stored beside the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<ArtifactTotals>,
@@ -123,11 +136,29 @@ pub struct Resolved {
     /// The policy's required checks first, then the run's own.
     pub checks: Vec<Check>,
     pub host_users: crate::agent_policy::HostUsers,
+    /// Absent: nothing needs approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<ResolvedApprovals>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
     pub cpu: String,
     pub memory: String,
     pub workspace: String,
+}
+
+/// The rules of policy and run, as `approval_rules::judge` takes them.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedApprovals {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policy_rules: Vec<ApprovalRule>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_rules: Vec<ApprovalRule>,
+    /// How long one approval waits.
+    pub timeout_seconds: i64,
+    /// How long the wall time may stand still in all; 0: it does not.
+    pub max_pause_seconds: i64,
+    pub submitter_may_approve: bool,
 }
 
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -193,6 +224,9 @@ pub struct Approval {
     pub decided_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_at: Option<Time>,
+    /// What the decider said; the agent is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Who consumed it; repeating the consumption with the same id is harmless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<String>,
@@ -213,6 +247,26 @@ pub enum ApprovalState {
 pub enum ApprovalScope {
     Once,
     Session,
+}
+
+/// Counters of approvals; they never fall, unlike the list, which final ones leave.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalTotals {
+    pub asked: i64,
+    pub allowed: i64,
+    pub denied: i64,
+    pub expired: i64,
+}
+
+/// An archive that was checked and stored.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct UploadedSource {
+    /// `sha256:` and 64 hex digits.
+    pub digest: String,
+    pub bytes: i64,
+    pub files: i64,
 }
 
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]

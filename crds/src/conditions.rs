@@ -89,5 +89,6 @@ reasons! {
     ProviderUnavailable Provider "The model provider did not answer, after retries.",
     Denied User "A person denied a needed action.",
     ApprovalExpired User "Nobody decided in time.",
+    AlreadyRan Nobody "A run of this name and spec has run before; change rerunKey to run it again.",
     Compromised Platform "A second holder presented this run's credentials.",
 }

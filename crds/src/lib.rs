@@ -3,7 +3,9 @@
 
 pub mod agent_policy;
 pub mod agent_run;
+pub mod agent_run_record;
 pub mod agent_run_status;
+pub mod approval_rules;
 pub mod budget;
 pub mod conditions;
 pub mod model_provider;
@@ -14,6 +16,7 @@ pub mod schema;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec};
 pub use agent_run::{AgentRun, AgentRunSpec};
+pub use agent_run_record::{AgentRunRecord, AgentRunRecordSpec};
 pub use agent_run_status::AgentRunStatus;
 pub use model_provider::{ModelProvider, ModelProviderSpec};
 pub use schema::all;

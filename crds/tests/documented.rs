@@ -54,9 +54,12 @@ fn part(kind: &str, name: &str) -> JSONSchemaProps {
 
 #[test]
 fn every_field_of_a_spec_is_in_its_table_and_nothing_else() {
-    for (kind, name, heading) in
-        [("AgentRun", "agentrun.md", Some("## spec")), ("AgentPolicy", "agentpolicy.md", None), ("ModelProvider", "modelprovider.md", None)]
-    {
+    for (kind, name, heading) in [
+        ("AgentRun", "agentrun.md", Some("## spec")),
+        ("AgentPolicy", "agentpolicy.md", None),
+        ("ModelProvider", "modelprovider.md", None),
+        ("AgentRunRecord", "agentrunrecord.md", None),
+    ] {
         let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());
         walk(&part(kind, "spec"), "", &mut all, &mut leaves);
         let documented = documented(&page(name), heading);

@@ -10,9 +10,10 @@ use kube::core::cel::{CompiledSchema, Validator, compile_schema};
 use loader::{Row, Table, without};
 use serde_json::Value;
 
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("ModelProvider", include_str!("tables/model_provider.yaml")),
     ("AgentPolicy", include_str!("tables/agent_policy.yaml")),
+    ("AgentRunRecord", include_str!("tables/agent_run_record.yaml")),
     ("AgentRun", include_str!("tables/agent_run.yaml")),
 ];
 
@@ -190,6 +191,7 @@ fn good_objects_survive_the_types() {
         for object in objects {
             let written = match kind.name {
                 "AgentRun" => round_trip::<agentrun_crds::AgentRun>(&object),
+                "AgentRunRecord" => round_trip::<agentrun_crds::AgentRunRecord>(&object),
                 "AgentPolicy" => round_trip::<agentrun_crds::AgentPolicy>(&object),
                 _ => round_trip::<agentrun_crds::ModelProvider>(&object),
             };

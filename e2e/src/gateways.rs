@@ -7,7 +7,7 @@ pub use process::Gateway;
 
 use std::net::SocketAddr;
 
-use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, InlineFile, InlineSource, Source};
+use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, InlineFile, Source};
 use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedModel};
 use agentrun_crds::budget::{Budget, Limit, Spent};
 use agentrun_crds::model_provider::{Dialect, ModelProvider, ModelProviderSpec, PlainHttp, ProvidedModel, SecretKeyRef};
@@ -130,20 +130,8 @@ impl Bed {
 
     /// A run whose Pod is there and whose ticket waits to be exchanged.
     pub async fn run_before_exchange(&self, name: &str, limit: Limit, spent: Spent) -> Result<LiveRun> {
-        let spec = AgentRunSpec {
-            instruction: "Fix it.".into(),
-            source: Source {
-                inline: Some(InlineSource { files: vec![InlineFile { path: "a.txt".into(), content: "one\n".into(), executable: false }] }),
-            },
-            allowed_paths: vec!["**".into()],
-            checks: Vec::new(),
-            agent: Default::default(),
-            model: MODEL.into(),
-            limits: Default::default(),
-            priority: 0,
-            ttl_seconds_after_finished: None,
-            cancel: false,
-        };
+        let files = vec![InlineFile { path: "a.txt".into(), content: "one\n".into(), executable: false }];
+        let spec = AgentRunSpec::new("Fix it.", Source::inline(files), MODEL);
         let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.team);
         let run = runs.create(&PostParams::default(), &AgentRun::new(name, spec)).await?;
         let uid = run.metadata.uid.context("a UID")?;
@@ -243,6 +231,7 @@ fn resolved(budget: Limit) -> Resolved {
         allowed_paths: vec!["**".into()],
         checks: Vec::new(),
         host_users: HostUsers::Isolated,
+        approvals: None,
         runtime_class_name: None,
         cpu: "1".into(),
         memory: "1Gi".into(),

@@ -33,6 +33,8 @@ fn job_of(run: &AgentRun) -> Result<Job, ApiError> {
         attempt: exchange.attempt,
         instruction: run.spec.instruction.clone(),
         files: files.map(|f| JobFile { path: f.path.clone(), content: f.content.clone(), executable: f.executable }).collect(),
+        archive: None,
+        approvals: None,
         allowed_paths: resolved.allowed_paths.clone(),
         checks: resolved.checks.iter().map(|check| JobCheck { name: check.name.clone(), argv: check.argv.clone() }).collect(),
         model: resolved.model.name.clone(),

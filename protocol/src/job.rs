@@ -12,6 +12,12 @@ pub struct Job {
     pub attempt: i64,
     pub instruction: String,
     pub files: Vec<JobFile>,
+    /// The source is an archive to be fetched from `routes::SOURCE` instead; `sha256:` and 64 hex digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
+    /// What needs approval. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<JobApprovals>,
     pub allowed_paths: Vec<String>,
     pub checks: Vec<JobCheck>,
     /// The model name to put in requests.
@@ -19,6 +25,14 @@ pub struct Job {
     pub max_steps: i64,
     /// Unix seconds; the runner ends itself a little before, the operator enforces it.
     pub deadline: i64,
+}
+
+/// The rules, to be judged by `agentrun_crds::approval_rules::judge`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct JobApprovals {
+    pub policy_rules: Vec<agentrun_crds::approval_rules::ApprovalRule>,
+    pub run_rules: Vec<agentrun_crds::approval_rules::ApprovalRule>,
 }
 
 /// One file of the source.

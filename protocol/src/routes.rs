@@ -14,5 +14,11 @@ pub const BLOBS: &str = "/sandbox/v1/blobs";
 pub const ARTIFACTS: &str = "/sandbox/v1/artifacts";
 /// POST `result::SandboxResult`, events token → `result::ResultResponse`. Once an attempt; the same body again is harmless.
 pub const RESULT: &str = "/sandbox/v1/result";
+/// POST `approval::AskRequest`, approvals token → `approval::ApprovalAnswer`.
+/// GET `<APPROVALS>/{id}?wait=<seconds>` → the same, as soon as it is decided or the wait is over.
+/// POST `approval::ConsumeRequest` to `<APPROVALS>/{id}/consume` → the same, `consumed`.
+pub const APPROVALS: &str = "/sandbox/v1/approvals";
+/// GET, events token → the bytes of the run's uploaded source archive (tar); 503 until it has been uploaded.
+pub const SOURCE: &str = "/sandbox/v1/source";
 /// POST an OpenAI chat/completions body, model token.
 pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";

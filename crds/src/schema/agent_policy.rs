@@ -29,6 +29,11 @@ pub fn shape(policy: &mut Node<'_>) {
     grammar::duration(limits.at("startupDeadline").default("5m"), 1);
     grammar::budget_spec(&mut limits.at("budget"));
 
+    let approvals = &mut spec.at("approvals");
+    grammar::approval_rules(&mut approvals.at("rules"), 32);
+    grammar::duration(approvals.at("timeout").default("30m"), 24);
+    grammar::duration(approvals.at("maxPause").default("2h"), 24);
+
     let sandbox = &mut spec.at("sandbox");
     grammar::object_name(&mut sandbox.at("runtimeClassName"));
     grammar::quantity(sandbox.at("cpu").default("1"), "256");

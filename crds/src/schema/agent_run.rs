@@ -27,6 +27,14 @@ fn spec(spec: &mut Node<'_>) {
     spec.at("priority").range(-1_000, 1_000);
     spec.at("ttlSecondsAfterFinished").range(0, 315_360_000);
 
+    let mut rules = spec.at("approvals.rules");
+    grammar::approval_rules(&mut rules, 16);
+    rules.each().rule_on("decision", "self.decision != 'Allow'", "must be Ask or Deny: a run can only tighten what its policy says");
+    grammar::word(&mut spec.at("rerunKey"), 128);
+    for name in ["submittedBy", "submittedFor"] {
+        grammar::text(&mut spec.at(name), 1, 512);
+    }
+
     spec.rule_on("cancel", "!oldSelf.cancel || self.cancel", "cannot be taken back once true");
     for field in spec.fields() {
         if !MUTABLE.contains(&field.as_str()) {
@@ -45,6 +53,10 @@ fn source(source: &mut Node<'_>) {
         format!("[{}].filter(given, given).size() == 1", members.join(", ")),
         format!("must have exactly one of: {}", source.fields().join(", ")),
     );
+    source
+        .at("archive.digest")
+        .chars(1, 71)
+        .rule("self.matches('^sha256:[0-9a-f]{64}$')", "must be sha256: and the 64 lower-case hex digits of the archive's SHA-256");
     let mut files = source.at("inline.files");
     files
         .list_by("path", 1, 32)

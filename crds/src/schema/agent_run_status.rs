@@ -33,6 +33,13 @@ fn bounds(status: &mut Node<'_>) {
     for counter in ["observedGeneration", "pendingApprovals", "artifacts.count", "artifacts.bytes", "exchange.at"] {
         status.at(counter).natural();
     }
+    for counter in ["waitedSeconds", "source.bytes", "source.files"] {
+        status.at(counter).natural();
+    }
+    for counter in ["asked", "allowed", "denied", "expired"] {
+        status.at("approvalTotals").at(counter).natural();
+    }
+    status.at("source.digest").pattern("^sha256:[0-9a-f]{64}$").chars(71, 71);
     for from_one in ["attempt", "exchange.attempt", "nextApprovalId"] {
         status.at(from_one).range(1, 1_000_000_000);
     }
@@ -62,6 +69,17 @@ fn resolved_bounds(resolved: &mut Node<'_>) {
     }
     budget::amounts(&mut resolved.at("budget"));
     resolved.at("allowedPaths").list(0, 64).each().chars(1, grammar::PATH_BYTES + 3);
+    for (rules, most) in [("approvals.policyRules", 32), ("approvals.runRules", 16)] {
+        let mut rules = resolved.at(rules);
+        rules.list(0, most);
+        let mut rule = rules.each();
+        rule.at("tools").list(0, 16).each().chars(1, 64);
+        rule.at("argv").list(1, 32).each().chars(0, 256);
+        rule.at("paths").list(0, 16).each().chars(1, grammar::PATH_BYTES + 3);
+    }
+    for seconds in ["approvals.timeoutSeconds", "approvals.maxPauseSeconds"] {
+        resolved.at(seconds).range(0, 1_000_000_000);
+    }
     resolved.at("checks").list(0, 16);
     resolved.at("checks[].name").chars(1, 63);
     resolved.at("checks[].argv").list(1, 32).each().chars(0, 2_048);
@@ -148,7 +166,7 @@ fn attempt(status: &mut Node<'_>) {
 
 /// What is written once and then stays.
 fn once(status: &mut Node<'_>) {
-    for field in ["resolved", "startedAt", "finishedAt", "result"] {
+    for field in ["resolved", "startedAt", "finishedAt", "result", "source"] {
         status.rule_on(
             field,
             format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} == oldSelf.{field})"),
@@ -167,6 +185,7 @@ fn approval(status: &mut Node<'_>) {
     grammar::text(&mut item.at("kind"), 1, 64);
     grammar::text(&mut item.at("summary"), 0, 256);
     grammar::text(&mut item.at("decidedBy"), 1, 512);
+    grammar::text(&mut item.at("reason"), 0, 256);
     grammar::text(&mut item.at("executionId"), 1, 128);
     item.rule_from_birth("oldSelf.hasValue() || self.state == 'pending'", "an approval is born pending")
         .rule_on(
@@ -186,7 +205,7 @@ fn approval(status: &mut Node<'_>) {
             "a decision needs decidedBy and decidedAt",
         )
         .rule_on("executionId", "(self.state == 'consumed') == has(self.executionId)", "must be set exactly when state is consumed");
-    for field in ["scope", "decidedBy", "decidedAt", "executionId"] {
+    for field in ["scope", "decidedBy", "decidedAt", "reason", "executionId"] {
         item.rule_on(
             field,
             format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} == oldSelf.{field})"),
@@ -194,6 +213,18 @@ fn approval(status: &mut Node<'_>) {
         );
     }
 
+    status.rule_on(
+        "waitedSeconds",
+        "!has(oldSelf.waitedSeconds) || (has(self.waitedSeconds) && self.waitedSeconds >= oldSelf.waitedSeconds)",
+        "never falls and is never removed",
+    );
+    let counters = ["asked", "allowed", "denied", "expired"];
+    let risen: Vec<String> = counters.iter().map(|name| format!("self.approvalTotals.{name} >= oldSelf.approvalTotals.{name}")).collect();
+    status.rule_on(
+        "approvalTotals",
+        format!("!has(oldSelf.approvalTotals) || (has(self.approvalTotals) && {})", risen.join(" && ")),
+        "never fall and are never removed",
+    );
     status
         .rule_on(
             "nextApprovalId",

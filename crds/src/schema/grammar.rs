@@ -99,6 +99,17 @@ pub fn checks(node: &mut Node<'_>) {
     argv(&mut each.at("argv"), 2_048);
 }
 
+/// Rules of approvals.
+pub fn approval_rules(node: &mut Node<'_>, most: usize) {
+    node.list(0, most);
+    let mut rule = node.each();
+    word(&mut rule.at("tools").list_set(0, 16).each(), 64);
+    argv(&mut rule.at("argv"), 256);
+    let mut paths = rule.at("paths");
+    paths.list_set(0, 16);
+    allowed_path(&mut paths.each());
+}
+
 /// A duration from one second to `hours`.
 pub fn duration(node: &mut Node<'_>, hours: u32) {
     node.chars(1, 24).rule(

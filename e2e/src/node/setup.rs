@@ -1,6 +1,6 @@
 //! What the platform team sets up before a run: a provider with a key of its own, and a policy that offers its models.
 
-use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, OfferedModel, PolicyLimits, SandboxPolicy};
+use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, ApprovalPolicy, OfferedModel, PolicyLimits, SandboxPolicy};
 use agentrun_crds::model_provider::{
     Caps, Dialect, ModelProvider, ModelProviderSpec, NamespaceSelector, PlainHttp, Price, ProvidedModel, SecretKeyRef, Timeouts,
 };
@@ -120,6 +120,7 @@ impl Story {
                 required_checks: Vec::new(),
                 limits: offer.limits,
                 sandbox: offer.sandbox,
+                approvals: ApprovalPolicy::default(),
             },
         );
         Api::<AgentPolicy>::namespaced(client.clone(), &self.namespace).create(&PostParams::default(), &policy).await?;

@@ -3,7 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 
-use agentrun_crds::agent_run::{Agent, AgentRun, AgentRunSpec, Check, InlineSource, Limits, Source};
+use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, Check, Limits, Source};
 use agentrun_crds::agent_run_status::Phase;
 use agentrun_crds::conditions::types::COMPLETE;
 use agentrun_crds::{ModelProvider, names};
@@ -108,16 +108,10 @@ impl Story {
     /// A run of the shop project as people would write it: one check, changes beneath `shop/` only.
     pub fn spec(&self) -> AgentRunSpec {
         AgentRunSpec {
-            instruction: "The discount tests fail. Fix the code.".into(),
-            source: Source { inline: Some(InlineSource { files: shop_files() }) },
             allowed_paths: vec!["shop/**".into()],
             checks: vec![Check { name: "unit".into(), argv: ["python3", "-m", "unittest", "discover"].map(String::from).into() }],
-            agent: Agent::default(),
-            model: "small".into(),
             limits: Limits { max_steps: Some(12), wall_time: Some("3m".into()), budget: None },
-            priority: 0,
-            ttl_seconds_after_finished: None,
-            cancel: false,
+            ..AgentRunSpec::new("The discount tests fail. Fix the code.", Source::inline(shop_files()), "small")
         }
     }
 

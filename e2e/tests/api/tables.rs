@@ -12,6 +12,7 @@ use super::raw::{Answer, Raw};
 
 const RUN: &str = include_str!("../../../crds/tests/tables/agent_run.yaml");
 const POLICY: &str = include_str!("../../../crds/tests/tables/agent_policy.yaml");
+const RECORD: &str = include_str!("../../../crds/tests/tables/agent_run_record.yaml");
 const PROVIDER: &str = include_str!("../../../crds/tests/tables/model_provider.yaml");
 
 /// A refusal must be short enough to read: it does not repeat a megabyte back.
@@ -97,8 +98,15 @@ async fn model_providers_are_accepted_and_refused_as_told() {
 }
 
 #[tokio::test]
+async fn agent_run_records_are_accepted_and_refused_as_told() {
+    creations("agentrunrecords", RECORD).await;
+}
+
+#[tokio::test]
 async fn policies_and_providers_change_freely() {
-    for (plural, yaml, name) in [("agentpolicies", POLICY, "default"), ("modelproviders", PROVIDER, "provider")] {
+    for (plural, yaml, name) in
+        [("agentpolicies", POLICY, "default"), ("modelproviders", PROVIDER, "provider"), ("agentrunrecords", RECORD, "record")]
+    {
         let (raw, table) = (kind(plural).await, Table::read(yaml));
         for row in &table.accepted {
             let (steps, last) = table.update(row);

@@ -9,20 +9,20 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::app::AppState;
-use crate::auth::Person;
+use crate::auth::{Get, Person};
 use crate::error::ApiError;
 use crate::runs;
 use crate::store::Digest;
 
 /// `{"artifacts": [{name, digest, bytes}]}`, by name.
-pub(super) async fn list(person: Person, State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
     let artifacts = state.stores.artifacts.list(runs::uid(&person.run)).await?;
     Ok(Json(json!({ "artifacts": artifacts })))
 }
 
 /// A blob that this run refers to; anything else is 404, whether another run has it or not.
 pub(super) async fn blob(
-    person: Person,
+    person: Person<Get>,
     State(state): State<AppState>,
     Path((_, _, digest)): Path<(String, String, String)>,
     headers: HeaderMap,
@@ -35,7 +35,7 @@ pub(super) async fn blob(
 }
 
 /// The patch of the validated result.
-pub(super) async fn patch(person: Person, State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
+pub(super) async fn patch(person: Person<Get>, State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     let no_patch = |message: &str| ApiError::new(StatusCode::NOT_FOUND, "no_patch", message);
     let result = person.run.status.as_ref().and_then(|status| status.result.as_ref());
     let result = match result {
@@ -53,7 +53,7 @@ pub(super) async fn patch(person: Person, State(state): State<AppState>, headers
 
 async fn send(
     state: &AppState,
-    person: &Person,
+    person: &Person<Get>,
     digest: Digest,
     name: &str,
     content_type: &'static str,

@@ -6,5 +6,5 @@ mod person;
 mod run_token;
 
 pub use keys::{TokenKeys, TokenKeysError};
-pub use person::Person;
+pub use person::{Approve, Get, Identity, Patch, Person, Verb, identify};
 pub use run_token::{AnyAudience, Approvals, Events, Inactive, Model, RunAudience, RunCaller, bearer, check_active, run_uid_text};

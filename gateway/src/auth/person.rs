@@ -1,6 +1,9 @@
-//! People on the people listener: a ServiceAccount or OIDC bearer token, checked by TokenReview; then a
-//! SubjectAccessReview says whether they may get this AgentRun. Routes name their parameters `{ns}` and `{name}`.
+//! People: who they are, and whether they may do what the route does to the run in the path. On the people listener a
+//! ServiceAccount or OIDC bearer token is checked by TokenReview; on the aggregated listener the API server has said who it
+//! is, and that listener alone puts an `Identity` into the request. A SubjectAccessReview decides in both cases. Routes name
+//! their parameters `{ns}` and `{name}`.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,32 +22,70 @@ use crate::error::ApiError;
 
 const REVIEW_TIME: Duration = Duration::from_secs(5);
 
-/// A person who may read the run in the path.
-pub struct Person {
+/// Who somebody is, as the cluster knows them. A request carries one only if the listener that verified it put it there.
+#[derive(Clone, Debug, Default)]
+pub struct Identity(pub UserInfo);
+
+/// An RBAC verb on `agentruns`.
+pub trait Verb: Send + Sync + 'static {
+    const VERB: &'static str;
+}
+
+macro_rules! verbs {
+    ($($(#[$doc:meta])* $name:ident $verb:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+        impl Verb for $name {
+            const VERB: &'static str = $verb;
+        }
+    )*};
+}
+
+verbs! {
+    /// Reading.
+    Get "get";
+    /// Cancelling, and uploading the source.
+    Patch "patch";
+    /// Deciding.
+    Approve "approve";
+}
+
+/// A person who may do `V` to the run in the path.
+pub struct Person<V: Verb = Get> {
     pub username: String,
     /// The run in the path, as last seen by the watch.
     pub run: Arc<AgentRun>,
+    verb: PhantomData<V>,
 }
 
-impl FromRequestParts<AppState> for Person {
+impl<V: Verb> FromRequestParts<AppState> for Person<V> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let token = bearer(&parts.headers).ok_or_else(unauthorized)?.to_owned();
+        let Identity(user) = identify(parts, state).await?;
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| ApiError::not_found("no such route"))?;
         let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned());
         let (Some(namespace), Some(name)) = (param("ns"), param("name")) else {
             return Err(ApiError::internal("a people route lacks {ns} or {name}"));
         };
-        let user = authenticate(&state.kube, token).await?;
         let username = user.username.clone().unwrap_or_default();
-        authorize(&state.kube, user, &namespace, &name).await?;
+        authorize(&state.kube, user, V::VERB, &namespace, &name).await?;
         let run = state
             .runs
             .get_named(&namespace, &name)
             .ok_or_else(|| ApiError::not_found(format!("there is no AgentRun {name} in namespace {namespace}")))?;
-        Ok(Person { username, run })
+        Ok(Person { username, run, verb: PhantomData })
     }
+}
+
+/// Who sends this request.
+pub async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, ApiError> {
+    if let Some(identity) = parts.extensions.get::<Identity>() {
+        return Ok(identity.clone());
+    }
+    let token = bearer(&parts.headers).ok_or_else(unauthorized)?.to_owned();
+    authenticate(&state.kube, token).await.map(Identity)
 }
 
 fn unauthorized() -> ApiError {
@@ -80,7 +121,7 @@ async fn authenticate(kube: &Client, token: String) -> Result<UserInfo, ApiError
     Err(unauthorized())
 }
 
-async fn authorize(kube: &Client, user: UserInfo, namespace: &str, name: &str) -> Result<(), ApiError> {
+async fn authorize(kube: &Client, user: UserInfo, verb: &str, namespace: &str, name: &str) -> Result<(), ApiError> {
     let api: Api<SubjectAccessReview> = Api::all(kube.clone());
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
@@ -91,7 +132,7 @@ async fn authorize(kube: &Client, user: UserInfo, namespace: &str, name: &str) -
             resource_attributes: Some(ResourceAttributes {
                 group: Some(GROUP.into()),
                 resource: Some("agentruns".into()),
-                verb: Some("get".into()),
+                verb: Some(verb.into()),
                 namespace: Some(namespace.into()),
                 name: Some(name.into()),
                 ..ResourceAttributes::default()
@@ -107,7 +148,7 @@ async fn authorize(kube: &Client, user: UserInfo, namespace: &str, name: &str) -
     Err(ApiError::new(
         StatusCode::FORBIDDEN,
         "forbidden",
-        format!("reading AgentRun {name} in namespace {namespace} needs the RBAC verb get on agentruns.{GROUP}"),
+        format!("this needs the RBAC verb {verb} on agentruns.{GROUP}, for {name} in namespace {namespace}"),
     ))
 }
 
@@ -151,7 +192,7 @@ mod tests {
             api.lock().allowed = allowed;
             let gateway = gateway(&api, "gw-0");
             let router = axum::Router::new()
-                .route("/{ns}/{name}", axum::routing::get(async |person: Person| person.username))
+                .route("/{ns}/{name}", axum::routing::get(async |person: Person<Get>| person.username))
                 .with_state(gateway.state.clone());
             let mut request = Request::get(format!("/team/{run}"));
             if let Some(header) = header {

@@ -10,12 +10,12 @@ use super::cursor::Wanted;
 use super::follow::Follower;
 use super::frames::Form;
 use crate::app::AppState;
-use crate::auth::Person;
+use crate::auth::{Get, Person};
 use crate::error::ApiError;
 use crate::store::Gate;
 
 pub(super) async fn read(
-    person: Person,
+    person: Person<Get>,
     State(state): State<AppState>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,

@@ -85,6 +85,7 @@ pub fn resolve(
         allowed_paths: spec.allowed_paths.clone(),
         checks,
         host_users: policy.sandbox.host_users,
+        approvals: None,
         runtime_class_name: policy.sandbox.runtime_class_name.clone().filter(|name| !name.is_empty()),
         cpu: policy.sandbox.cpu.clone().unwrap_or_else(|| "1".into()),
         memory: policy.sandbox.memory.clone().unwrap_or_else(|| "1Gi".into()),

@@ -33,6 +33,8 @@ fn job() -> Job {
         attempt: 1,
         instruction: "Fix it.".into(),
         files: vec![file("app.txt", "broken\n", false), file("test.sh", TEST, true), file("old/gone.txt", "x", false)],
+        archive: None,
+        approvals: None,
         allowed_paths: vec!["**".into()],
         checks: vec![JobCheck { name: "unit".into(), argv: vec!["sh".into(), "test.sh".into()] }],
         model: "small".into(),
