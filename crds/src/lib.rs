@@ -12,6 +12,7 @@ pub mod model_provider;
 pub mod names;
 pub mod paths;
 pub mod quantity;
+pub mod run_deadline;
 pub mod schema;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec};
