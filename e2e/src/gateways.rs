@@ -18,6 +18,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Secret};
+use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
@@ -199,6 +200,31 @@ impl Bed {
     /// The run as it stands.
     pub async fn get(&self, name: &str) -> Result<AgentRun> {
         Ok(Api::<AgentRun>::namespaced(self.client.clone(), &self.team).get(name).await?)
+    }
+
+    /// A ServiceAccount of the runs' namespace that may read runs there; its token for the people listener.
+    pub async fn reader(&self, name: &str) -> Result<String> {
+        self.server.service_account(&self.team, name).await?;
+        let rule = PolicyRule {
+            api_groups: Some(vec![agentrun_crds::GROUP.into()]),
+            resources: Some(vec!["agentruns".into()]),
+            verbs: vec!["get".into(), "list".into(), "watch".into()],
+            ..PolicyRule::default()
+        };
+        let role = Role { metadata: named(name), rules: Some(vec![rule]) };
+        Api::<Role>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &role).await?;
+        let binding = RoleBinding {
+            metadata: named(name),
+            role_ref: RoleRef { api_group: Some("rbac.authorization.k8s.io".into()), kind: "Role".into(), name: name.into() },
+            subjects: Some(vec![Subject {
+                kind: "ServiceAccount".into(),
+                name: name.into(),
+                namespace: Some(self.team.clone()),
+                ..Subject::default()
+            }]),
+        };
+        Api::<RoleBinding>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &binding).await?;
+        self.server.token(&self.team, name, &[names::PEOPLE_AUDIENCE], None).await
     }
 
     /// The token of a run for an audience.

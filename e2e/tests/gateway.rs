@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod gateway {
+    mod cancel;
     mod crash;
+    mod events;
     mod exchange;
     mod overspend;
     mod revocation;

@@ -15,6 +15,8 @@ pub struct Gateway {
     /// Of the sandbox listener.
     pub address: SocketAddr,
     pub url: String,
+    /// The people listener's base address; `http` reaches it too.
+    pub people_url: String,
     pub http: reqwest::Client,
     operations: String,
     log: PathBuf,
@@ -52,7 +54,8 @@ impl Bed {
         let name = format!("agentrun-gateway.{}.svc", self.system);
         let http = self.client_through(sandbox)?;
         let url = format!("https://{name}:{}", sandbox.port());
-        let mut gateway = Gateway { child, address: sandbox, url, http, operations: format!("http://{operations}"), log };
+        let people_url = format!("https://{name}:{}", people.port());
+        let mut gateway = Gateway { child, address: sandbox, url, people_url, http, operations: format!("http://{operations}"), log };
         gateway.ready().await?;
         Ok(gateway)
     }
