@@ -4,15 +4,21 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::AgentRunStatus;
-use crate::agent_run_status::ApprovalState;
+use crate::agent_run_status::{ApprovalState, Resolved};
+
+impl Resolved {
+    /// The longest that waiting for people may move the run's deadline, in seconds.
+    pub fn max_pause_seconds(&self) -> i64 {
+        self.approvals.as_ref().map_or(0, |approvals| approvals.max_pause_seconds.max(0))
+    }
+}
 
 impl AgentRunStatus {
     /// Unix seconds; `None` before the exchange. The wall time counts from the exchange and stands still while an approval is
     /// pending, for at most `resolved.approvals.maxPauseSeconds` in all.
     pub fn deadline(&self, now: i64) -> Option<i64> {
         let (exchange, resolved) = (self.exchange.as_ref()?, self.resolved.as_ref()?);
-        let most = resolved.approvals.as_ref().map_or(0, |approvals| approvals.max_pause_seconds);
-        let pause = self.waited(now).clamp(0, most.max(0));
+        let pause = self.waited(now).clamp(0, resolved.max_pause_seconds());
         Some(exchange.at.saturating_add(resolved.wall_time_seconds).saturating_add(pause))
     }
 

@@ -51,10 +51,11 @@ fn claims(run: &AgentRun, exchange: &Exchange) -> Result<Claims, ApiError> {
     })
 }
 
-/// No token of the attempt lives longer.
+/// No token of the attempt lives longer; the longest that people may pause its wall time is in it.
 fn end(run: &AgentRun, exchange: &Exchange) -> Result<i64, ApiError> {
     let resolved = run.status.as_ref().and_then(|status| status.resolved.as_ref()).ok_or_else(ApiError::inactive_run_token)?;
-    Ok(exchange.at.saturating_add(resolved.wall_time_seconds).saturating_add(GRACE_SECONDS))
+    let longest = resolved.wall_time_seconds.saturating_add(resolved.max_pause_seconds());
+    Ok(exchange.at.saturating_add(longest).saturating_add(GRACE_SECONDS))
 }
 
 #[cfg(test)]
@@ -79,6 +80,12 @@ mod tests {
             let claims = ring.verify(token, audience, NOW).unwrap();
             assert_eq!(claims, Claims { expires_at: NOW + 240, ..fixtures::claims(audience) });
         }
+        let resolved = run.status.as_mut().unwrap().resolved.as_mut().unwrap();
+        resolved.approvals = serde_json::from_value(serde_json::json!({
+            "timeoutSeconds": 60, "maxPauseSeconds": 100, "submitterMayApprove": true,
+        }))
+        .unwrap();
+        assert_eq!(mint_all(&ring, &run, &exchange).unwrap().expires_at, NOW + 340, "a pause that the policy allows is in it");
         run.status.as_mut().unwrap().resolved.as_mut().unwrap().wall_time_seconds = 3600;
         assert_eq!(mint_all(&ring, &run, &exchange).unwrap().expires_at, NOW + 900);
     }

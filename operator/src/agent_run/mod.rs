@@ -1,5 +1,6 @@
 //! The AgentRun controller: `observe → plan → apply → report`, round by round until nothing is left to write.
 
+pub mod approvals;
 pub mod filled;
 pub mod merge;
 pub mod objects;

@@ -24,7 +24,10 @@ pub struct Notice {
 
 /// Compare; pure.
 pub fn notice(before: &AgentRunStatus, next: &AgentRunStatus) -> Option<Notice> {
-    let phase = next.phase.filter(|phase| before.phase != Some(*phase))?;
+    let phase = next.phase?;
+    if before.phase == Some(phase) {
+        return another_question(before, next);
+    }
     let complete = condition(next, types::COMPLETE)?;
     let message = &complete.message;
     let (reason, note) = if phase.is_terminal() {
@@ -33,6 +36,14 @@ pub fn notice(before: &AgentRunStatus, next: &AgentRunStatus) -> Option<Notice> 
         (phase.as_str().to_owned(), message.clone())
     };
     Some(Notice { warning: phase == Phase::Failed, reason, note: note.chars().take(900).collect() })
+}
+
+/// A run that waits for a person already is told of again when what it asks has changed.
+fn another_question(before: &AgentRunStatus, next: &AgentRunStatus) -> Option<Notice> {
+    let asks = condition(next, types::AWAITING_APPROVAL).filter(|asks| asks.status == "True")?;
+    let asked = condition(before, types::AWAITING_APPROVAL).map(|asked| asked.message.as_str());
+    let note = asks.message.chars().take(900).collect();
+    (asked != Some(&asks.message)).then(|| Notice { warning: false, reason: Phase::AwaitingApproval.as_str().into(), note })
 }
 
 /// Tell of a status that was written.
@@ -87,5 +98,38 @@ mod tests {
         assert_eq!(notice(&pending, &pending), None);
         assert_eq!(notice(&pending, &failed), Some(Notice { warning: true, reason: "PolicyMissing".into(), note: "none came".into() }));
         assert_eq!(notice(&failed, &failed), None);
+    }
+
+    #[test]
+    fn each_question_is_told() {
+        let mut run: AgentRun = serde_json::from_value(json!({
+            "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": "r"},
+            "spec": {"instruction": "x", "model": "small", "source": {}},
+        }))
+        .unwrap();
+        let mut told = |states: &[&str]| {
+            let mut status = run.status.clone().unwrap_or_default();
+            let ask = |(at, state): (usize, &&str)| {
+                json!({"id": at + 1, "digest": "00", "kind": "run_command", "summary": "make", "state": state,
+                    "requestedAt": "2026-01-01T00:00:00Z", "expiresAt": "2026-01-01T00:30:00Z"})
+            };
+            let approvals: Vec<serde_json::Value> = states.iter().enumerate().map(ask).collect();
+            status.approvals = serde_json::from_value(json!(approvals)).unwrap();
+            run.status = Some(status.clone());
+            let next = Next::of(&run, Timestamp::UNIX_EPOCH).running().done();
+            run.status = Some(next.clone());
+            notice(&status, &next).map(|notice| notice.reason)
+        };
+        let rows: [(&[&str], Option<&str>); 6] = [
+            (&[], Some("Running")),
+            (&["pending"], Some("AwaitingApproval")),
+            (&["pending"], None),
+            (&["pending", "pending"], Some("AwaitingApproval")),
+            (&["allowed", "denied"], Some("Running")),
+            (&["consumed", "denied"], None),
+        ];
+        for (states, expected) in rows {
+            assert_eq!(told(states).as_deref(), expected, "{states:?}");
+        }
     }
 }

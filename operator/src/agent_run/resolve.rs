@@ -11,6 +11,7 @@ use agentrun_crds::model_provider::{ModelProviderSpec, ProvidedModel};
 use agentrun_crds::quantity;
 use sha2::{Digest, Sha256};
 
+use super::approvals;
 use super::spec::{self, Refusal, show};
 
 /// Runs of a namespace that may be active at once, where the policy says nothing.
@@ -62,6 +63,7 @@ pub fn resolve(
     let max_steps = steps(spec, policy)?;
     let wall_time_seconds = wall_time(spec, policy)?;
     let budget = budget(spec, policy)?;
+    let approvals = approvals::resolve(spec, policy)?;
     let startup_deadline_seconds = match &policy.limits.startup_deadline {
         Some(text) => quantity::seconds(text).map_err(|e| broken("limits.startupDeadline", e))?.clamp(1, spec::MAX_WALL_SECONDS),
         None => DEFAULT_STARTUP_SECONDS,
@@ -85,7 +87,7 @@ pub fn resolve(
         allowed_paths: spec.allowed_paths.clone(),
         checks,
         host_users: policy.sandbox.host_users,
-        approvals: None,
+        approvals,
         runtime_class_name: policy.sandbox.runtime_class_name.clone().filter(|name| !name.is_empty()),
         cpu: policy.sandbox.cpu.clone().unwrap_or_else(|| "1".into()),
         memory: policy.sandbox.memory.clone().unwrap_or_else(|| "1Gi".into()),

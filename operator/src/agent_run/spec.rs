@@ -8,6 +8,8 @@ use agentrun_crds::conditions::Reason;
 use agentrun_crds::paths::{AllowedPath, RelativePath};
 use agentrun_crds::quantity;
 
+use super::approvals;
+
 /// Longest wall time that any policy may allow.
 pub const MAX_WALL_SECONDS: i64 = 24 * 3600;
 const MAX_INSTRUCTION_CHARS: usize = 32_000;
@@ -19,6 +21,8 @@ const MAX_ALLOWED_PATHS: usize = 64;
 const MAX_ARGV: usize = 32;
 const MAX_ARG_CHARS: usize = 2048;
 const MAX_ARGV_BYTES: usize = 8192;
+const MAX_RERUN_KEY: usize = 128;
+const MAX_PERSON_CHARS: usize = 512;
 
 /// Why a run ends before it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +54,12 @@ pub fn show(text: &str) -> String {
 /// Judge a spec by itself.
 pub fn check(spec: &AgentRunSpec) -> Result<(), Refusal> {
     instruction(&spec.instruction)?;
-    let inline = spec.source.inline.as_ref();
-    let files = inline.ok_or_else(|| Refusal::spec("spec.source", "no member is set", "exactly one, such as `inline`"))?;
-    source(&files.files)?;
+    match (&spec.source.inline, &spec.source.archive) {
+        (Some(inline), None) => source(&inline.files)?,
+        (None, Some(archive)) => digest("spec.source.archive.digest", &archive.digest)?,
+        (None, None) => return Err(Refusal::spec("spec.source", "no member is set", "exactly one of `inline` and `archive`")),
+        (Some(_), Some(_)) => return Err(Refusal::spec("spec.source", "two members are set", "exactly one of `inline` and `archive`")),
+    }
     for (at, text) in spec.allowed_paths.iter().enumerate() {
         AllowedPath::parse(text).map_err(|e| {
             Refusal::spec(
@@ -83,7 +90,26 @@ pub fn check(spec: &AgentRunSpec) -> Result<(), Refusal> {
     if let Some(ttl) = spec.ttl_seconds_after_finished {
         at_least("spec.ttlSecondsAfterFinished", ttl, 0)?;
     }
+    approvals::of_run(spec)?;
+    if let Some(key) = spec.rerun_key.as_deref().filter(|key| !approvals::word(key, MAX_RERUN_KEY)) {
+        let allowed = "1 to 128 letters, digits and -._:/, the first a letter or digit";
+        return Err(Refusal::spec("spec.rerunKey", format!("{} is no name", show(key)), allowed));
+    }
+    for (field, name) in [("spec.submittedBy", &spec.submitted_by), ("spec.submittedFor", &spec.submitted_for)] {
+        let fine = |name: &str| (1..=MAX_PERSON_CHARS).contains(&name.chars().count()) && !name.chars().any(char::is_control);
+        if let Some(name) = name.as_deref().filter(|name| !fine(name)) {
+            return Err(Refusal::spec(field, format!("{} is no name", show(name)), "1 to 512 characters without control characters"));
+        }
+    }
     Ok(())
+}
+
+fn digest(field: &str, text: &str) -> Result<(), Refusal> {
+    let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
+    if hex.is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))) {
+        return Ok(());
+    }
+    Err(Refusal::spec(field, format!("{} is no digest", show(text)), "sha256: and the 64 lower-case hex digits of the archive's SHA-256"))
 }
 
 fn instruction(text: &str) -> Result<(), Refusal> {
@@ -251,6 +277,8 @@ mod tests {
         assert_eq!(check(&spec(|_| ())), Ok(()));
         assert_eq!(check(&spec(|v| v["instruction"] = json!("ä".repeat(32_000)))), Ok(()));
         assert_eq!(check(&spec(|v| v["checks"] = json!([]))), Ok(()));
+        assert_eq!(check(&spec(|v| v["source"] = json!({"archive": {"digest": format!("sha256:{}", "0a".repeat(32))}}))), Ok(()));
+        assert_eq!(check(&spec(|v| v["rerunKey"] = json!("2026-01-01/a"))), Ok(()));
         assert_eq!(check(&spec(|v| v["allowedPaths"] = json!(["a.py", "new/**", "**"]))), Ok(()));
         assert_eq!(check(&spec(|v| v["limits"] = json!({"wallTime": "24h", "budget": {"cost": "0.000001", "requests": 1}}))), Ok(()));
     }
@@ -266,6 +294,14 @@ mod tests {
             ("spec.instruction", spec(|v| v["instruction"] = json!("a\u{0}b"))),
             ("spec.instruction", spec(|v| v["instruction"] = json!("a\u{1b}[31m"))),
             ("spec.source", spec(|v| v["source"] = json!({}))),
+            ("spec.source: ", spec(|v| v["source"]["archive"] = json!({"digest": format!("sha256:{}", "0".repeat(64))}))),
+            ("spec.source.archive.digest", spec(|v| v["source"] = json!({"archive": {"digest": format!("sha256:{}", "A".repeat(64))}}))),
+            ("spec.source.archive.digest", spec(|v| v["source"] = json!({"archive": {"digest": "sha256:00"}}))),
+            ("spec.approvals.rules[0].decision", spec(|v| v["approvals"] = json!({"rules": [{"decision": "Allow"}]}))),
+            ("spec.rerunKey", spec(|v| v["rerunKey"] = json!(""))),
+            ("spec.rerunKey", spec(|v| v["rerunKey"] = json!("a b"))),
+            ("spec.submittedBy", spec(|v| v["submittedBy"] = json!("a\u{1b}[31m"))),
+            ("spec.submittedFor", spec(|v| v["submittedFor"] = json!("x".repeat(513)))),
             ("spec.source.inline.files", files(json!([]))),
             ("spec.source.inline.files", files(json!((0..33).map(|n| file(&n.to_string())).collect::<Vec<_>>()))),
             ("spec.source.inline.files[0].path", files(json!([file("/etc/passwd")]))),

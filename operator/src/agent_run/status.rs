@@ -2,7 +2,7 @@
 //! status again for an unchanged world, so that no write follows.
 
 use agentrun_crds::AgentRun;
-use agentrun_crds::agent_run_status::{AgentRunStatus, Phase, PodRef, Resolved};
+use agentrun_crds::agent_run_status::{AgentRunStatus, ApprovalState, Phase, PodRef, Resolved};
 use agentrun_crds::budget::{Budget, Gate};
 use agentrun_crds::conditions::{Reason, types};
 use jiff::Timestamp;
@@ -10,6 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// Longest message of a condition, in characters.
 const MAX_MESSAGE: usize = 1024;
+
+/// Approvals that a message shows; a summary has up to 256 characters.
+const MAX_SHOWN: usize = 3;
 
 /// How a run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,7 @@ impl Ending {
 
 /// A status under construction.
 pub struct Next {
+    name: String,
     status: AgentRunStatus,
     generation: Option<i64>,
     now: Timestamp,
@@ -44,7 +48,7 @@ impl Next {
     pub fn of(run: &AgentRun, now: Timestamp) -> Self {
         let mut status = run.status.clone().unwrap_or_default();
         status.observed_generation = run.metadata.generation;
-        Next { status, generation: run.metadata.generation, now }
+        Next { name: run.metadata.name.clone().unwrap_or_default(), status, generation: run.metadata.generation, now }
     }
 
     pub fn done(self) -> AgentRunStatus {
@@ -135,18 +139,50 @@ impl Next {
         self
     }
 
-    /// The runner has its tokens.
+    /// The runner has its tokens: the agent works, or waits for a person.
     pub fn running(mut self) -> Self {
         self.set(types::SANDBOX_READY, "True", "Running", "");
         self.set(types::EXCHANGED, "True", "Exchanged", "the runner holds this attempt's tokens");
-        self.going_on(Phase::Running, "the agent works");
+        match self.awaited() {
+            Some(message) => {
+                self.set(types::AWAITING_APPROVAL, "True", "Pending", &message);
+                self.going_on(Phase::AwaitingApproval, &message);
+            }
+            None => {
+                self.nobody_awaited("Decided");
+                self.going_on(Phase::Running, "the agent works");
+            }
+        }
         self
+    }
+
+    /// What people are asked, the oldest first; `None` if nothing.
+    fn awaited(&self) -> Option<String> {
+        let pending = || self.status.approvals.iter().filter(|approval| approval.state == ApprovalState::Pending);
+        let first = pending().map(|approval| approval.id).min()?;
+        let shown = pending().take(MAX_SHOWN).map(|approval| format!("{} ({}): {}", approval.id, approval.kind, approval.summary));
+        let more = pending().count().saturating_sub(MAX_SHOWN);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        let shown: Vec<String> = shown.collect();
+        Some(format!(
+            "a person has to decide on approval {}{more}; decide with: kubectl agentrun approve {} {first}",
+            shown.join("; "),
+            self.name
+        ))
+    }
+
+    /// The condition stays False once it was True; a run that never asked has none.
+    fn nobody_awaited(&mut self, reason: &str) {
+        if self.status.conditions.iter().any(|condition| condition.type_ == types::AWAITING_APPROVAL) {
+            self.set(types::AWAITING_APPROVAL, "False", reason, "");
+        }
     }
 
     /// Asked to end: authority is gone with this write, the Pod follows.
     pub fn cancelling(mut self) -> Self {
         self.close_budget();
         self.set(types::BUDGET_AVAILABLE, "False", "Closed", "the run is being cancelled");
+        self.nobody_awaited("Cancelling");
         self.going_on(Phase::Cancelling, "the sandbox is being stopped");
         self
     }
@@ -167,6 +203,7 @@ impl Next {
             self.set(types::BUDGET_AVAILABLE, "False", "Closed", "the run has ended");
             self.set(types::SANDBOX_READY, "False", word, "");
         }
+        self.nobody_awaited(word);
         if self.status.pod_ref.is_some() {
             self.set(types::SANDBOX_GONE, "False", "Stopping", "the Pod is being removed");
         }
@@ -271,6 +308,45 @@ mod tests {
             assert_eq!(found(types::RECONCILING), "False");
             assert_eq!(condition(&status, types::COMPLETE).unwrap().reason, reason.as_str());
             assert_eq!(status.finished_at, Some(Time(at(1))));
+        }
+    }
+
+    #[test]
+    fn people_are_awaited_and_then_no_more() {
+        let ask = |id: i64, state: &str| {
+            json!({"id": id, "digest": "00", "kind": "run_command", "summary": format!("cargo test {id}"), "state": state,
+                "requestedAt": "2026-01-01T00:00:00Z", "expiresAt": "2026-01-01T00:30:00Z"})
+        };
+        let mut run = run();
+        let mut awaiting = |approvals: serde_json::Value, second: i64| {
+            let mut status = run.status.clone().unwrap_or_default();
+            status.approvals = serde_json::from_value(approvals).unwrap();
+            run.status = Some(status);
+            let next = Next::of(&run, at(second)).running().done();
+            run.status = Some(next.clone());
+            let said = condition(&next, types::AWAITING_APPROVAL).cloned();
+            (
+                next.phase.unwrap(),
+                said.map(|said| {
+                    format!("{} {} at {}: {}", said.status, said.reason, said.last_transition_time.0.as_second(), said.message)
+                }),
+            )
+        };
+        assert_eq!(awaiting(json!([]), 1), (Phase::Running, None));
+        let two = "a person has to decide on approval 1 (run_command): cargo test 1; 2 (run_command): cargo test 2; decide with: kubectl agentrun approve r 1";
+        let both = json!([ask(1, "pending"), ask(2, "pending")]);
+        assert_eq!(awaiting(both.clone(), 2), (Phase::AwaitingApproval, Some(format!("True Pending at 2: {two}"))));
+        assert_eq!(awaiting(both, 3), (Phase::AwaitingApproval, Some(format!("True Pending at 2: {two}"))));
+        let one = "a person has to decide on approval 2 (run_command): cargo test 2; decide with: kubectl agentrun approve r 2";
+        let second = json!([ask(1, "denied"), ask(2, "pending")]);
+        assert_eq!(awaiting(second, 4), (Phase::AwaitingApproval, Some(format!("True Pending at 2: {one}"))));
+        assert_eq!(awaiting(json!([ask(1, "denied"), ask(2, "allowed")]), 5), (Phase::Running, Some("False Decided at 5: ".into())));
+        let many: Vec<serde_json::Value> = (3..9).map(|id| ask(id, "pending")).collect();
+        let (phase, said) = awaiting(json!(many), 6);
+        assert_eq!(phase, Phase::AwaitingApproval);
+        assert!(said.unwrap().ends_with("5 (run_command): cargo test 5; and 3 more; decide with: kubectl agentrun approve r 3"));
+        for next in [Next::of(&run, at(7)).cancelling().done(), Next::of(&run, at(7)).ended(&Ending::new(Reason::Denied, "no")).done()] {
+            assert_eq!(condition(&next, types::AWAITING_APPROVAL).unwrap().status, "False");
         }
     }
 

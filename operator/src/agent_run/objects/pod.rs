@@ -49,7 +49,7 @@ pub fn pod(owner: &Owner, attempt: i64, resolved: &Resolved, gateway: &Gateway, 
         metadata,
         spec: Some(PodSpec {
             restart_policy: Some("Never".into()),
-            active_deadline_seconds: Some(resolved.startup_deadline_seconds + resolved.wall_time_seconds + SLACK_SECONDS),
+            active_deadline_seconds: Some(longest_life(resolved)),
             termination_grace_period_seconds: Some(GRACE_SECONDS),
             service_account_name: Some(names::SANDBOX_SERVICE_ACCOUNT.into()),
             automount_service_account_token: Some(false),
@@ -75,6 +75,11 @@ pub fn pod(owner: &Owner, attempt: i64, resolved: &Resolved, gateway: &Gateway, 
         }),
         status: None,
     }
+}
+
+/// The operator ends the run earlier; the kubelet does where no operator is left.
+fn longest_life(resolved: &Resolved) -> i64 {
+    resolved.startup_deadline_seconds + resolved.wall_time_seconds + resolved.max_pause_seconds() + SLACK_SECONDS
 }
 
 fn seccomp() -> SeccompProfile {

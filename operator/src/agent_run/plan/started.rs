@@ -23,7 +23,7 @@ pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, making: Option<&Making>, refus
         // Somebody took our hold away; without it nothing would see to the NetworkPolicy in the end.
         return Plan::write(vec![Write::AddFinalizer]);
     }
-    let times = Times::of(status, resolved);
+    let times = Times::of(status, resolved, now);
     let cancelling = cancelling(run, status);
     if let Some(ending) = decided(status, cancelling, pod, &times, now) {
         return end(run, &ending, now);
@@ -63,19 +63,20 @@ fn broken(field: &str) -> Ending {
 struct Times {
     /// When the sandbox must have asked for its tokens.
     startup: Timestamp,
-    /// When the wall time is over; only once it has.
+    /// When the wall time is over, pauses included; only once it runs.
     wall: Option<Timestamp>,
 }
 
 impl Times {
-    fn of(status: &AgentRunStatus, resolved: &Resolved) -> Self {
+    fn of(status: &AgentRunStatus, resolved: &Resolved, now: Timestamp) -> Self {
         let after = |from: Timestamp, seconds: i64| from.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
         let started = status.started_at.as_ref().map_or(Timestamp::MIN, |time| time.0);
-        let exchanged = status.exchange.as_ref().filter(|exchange| Some(exchange.attempt) == status.attempt);
         Times {
             startup: after(started, resolved.startup_deadline_seconds),
-            wall: exchanged
-                .map(|exchange| after(Timestamp::from_second(exchange.at).unwrap_or(Timestamp::MIN), resolved.wall_time_seconds)),
+            wall: status
+                .deadline(now.as_second())
+                .filter(|_| status.exchange.as_ref().map(|exchange| exchange.attempt) == status.attempt)
+                .map(|end| Timestamp::from_second(end).unwrap_or(Timestamp::MAX)),
         }
     }
 }

@@ -2,6 +2,18 @@
 
 use super::*;
 
+fn asked(v: &mut Value, state: &str) {
+    v["status"]["approvals"] = json!([{"id": 1, "digest": "00", "kind": "run_command", "summary": "make", "state": state,
+        "requestedAt": time(15), "expiresAt": time(1815)}]);
+}
+
+/// Asked at second 15, under a policy that lets the wall time stand still so long.
+fn paused(v: &mut Value, most: i64) {
+    asked(v, "pending");
+    v["status"]["awaitingSince"] = json!(time(15));
+    v["status"]["resolved"]["approvals"] = json!({"timeoutSeconds": 1800, "maxPauseSeconds": most, "submitterMayApprove": true});
+}
+
 #[test]
 fn watching_the_sandbox() {
     let unschedulable = json!({"phase": "Pending", "conditions": [
@@ -24,6 +36,11 @@ fn watching_the_sandbox() {
         ("no exchange in time", recorded(|_| ()), pod(up()), 300, "Failed/StartupDeadlineExceeded"),
         ("exchanged", running(|_| ()), pod(up()), 20, "DeleteTicket Running/Running"),
         ("wall time", running(|_| ()), pod(up()), 10 + 1800, "Failed/DeadlineExceeded"),
+        ("asked", running(|v| asked(v, "pending")), pod(up()), 20, "DeleteTicket AwaitingApproval/AwaitingApproval"),
+        ("decided", running(|v| asked(v, "allowed")), pod(up()), 20, "DeleteTicket Running/Running"),
+        ("asked, the wall time runs on", running(|v| asked(v, "pending")), pod(up()), 10 + 1800, "Failed/DeadlineExceeded"),
+        ("paused", running(|v| paused(v, 1000)), pod(up()), 10 + 1800, "DeleteTicket AwaitingApproval/AwaitingApproval"),
+        ("paused long enough", running(|v| paused(v, 1000)), pod(up()), 10 + 1800 + 1000, "Failed/DeadlineExceeded"),
         ("confinement", recorded(|_| ()), pod(runner_ended(1, r#"{"reason":"ConfinementFailed"}"#)), 5, "Failed/ConfinementFailed"),
         ("runner died", running(|_| ()), pod(runner_ended(101, "")), 20, "Failed/AgentError"),
         ("runner done", running(|v| v["status"]["result"] = result("Succeeded")), pod(runner_ended(0, "")), 20, "Succeeded/Succeeded"),
