@@ -80,6 +80,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     });
 
     let proxy = state.model.clone();
+    tokio::spawn(state.model.revocation.clone().heed_the_watch());
     tokio::spawn(state.runs.clone().run());
     tokio::spawn(state.model.providers.clone().run());
     tokio::spawn(recorder.run(state.runs.clone()));

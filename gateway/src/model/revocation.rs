@@ -1,19 +1,21 @@
 //! Revocation: while a run has calls open, it is confirmed by consistent reads; if it is not open any more, or could not be
-//! confirmed for two seconds, all its calls are cut.
+//! confirmed for two seconds, all its calls are cut. What the watch of runs brings cuts them at once, without a promise.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use agentrun_crds::AgentRun;
 use agentrun_protocol::token::Claims;
 use http::StatusCode;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::{check_active, run_uid_text};
 use crate::error::ApiError;
-use crate::runs::{CONFIRMATION_TTL, RunDirectory};
+use crate::runs::{self, CONFIRMATION_TTL, RunDirectory};
 
 /// How often an open run is read.
 const POLL: Duration = Duration::from_millis(500);
@@ -28,12 +30,13 @@ pub struct Revocation(Arc<Shared>);
 
 struct Shared {
     directory: RunDirectory,
-    open: Mutex<HashMap<Key, Open>>,
+    open: Mutex<BTreeMap<Key, Open>>,
     generations: AtomicU64,
     most_per_run: usize,
 }
 
 struct Open {
+    claims: Claims,
     calls: usize,
     /// It was cut because nobody could say whether the run is open, not because it is not.
     unconfirmed: Arc<AtomicBool>,
@@ -89,6 +92,7 @@ impl Revocation {
             return Some(entry.permit(self, key));
         }
         let entry = Open {
+            claims: *claims,
             calls: 1,
             unconfirmed: Arc::default(),
             generation: self.0.generations.fetch_add(1, Ordering::Relaxed),
@@ -108,12 +112,34 @@ impl Revocation {
         Some(permit)
     }
 
+    /// Cut, for ever, the calls of runs that the watch shows to be over. What it misses, the confirmations find.
+    pub async fn heed_the_watch(self) {
+        let mut changes = self.0.directory.changes();
+        loop {
+            match changes.recv().await {
+                Ok(run) => self.heed(&run),
+                Err(RecvError::Lagged(_)) => self.0.directory.snapshot().iter().for_each(|run| self.heed(run)),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Only what no later version of the run can take back counts here, since the watch may be behind.
+    fn heed(&self, run: &AgentRun) {
+        let Ok(uid) = uuid::Uuid::parse_str(runs::uid(run)).map(uuid::Uuid::into_bytes) else { return };
+        for open in self.lock().range((uid, 0, [0; 16])..=(uid, u32::MAX, [u8::MAX; 16])).map(|(_, open)| open) {
+            if check_active(run, &open.claims).is_err_and(|inactive| inactive.is_final()) {
+                open.revoked.cancel();
+            }
+        }
+    }
+
     /// Calls open now.
     pub fn open_calls(&self) -> usize {
         self.lock().values().map(|open| open.calls).sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Open>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Open>> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,6 +185,7 @@ impl Watch {
             };
             tokio::select! {
                 () = self.idle.cancelled() => return,
+                () = self.revoked.cancelled() => return,
                 confirmed = tokio::time::timeout_at(since + CONFIRMATION_TTL, confirm) => match confirmed {
                     Ok(Ok((at, run))) if check_active(&run, &self.claims).is_ok() => {
                         since = at;

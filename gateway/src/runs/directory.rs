@@ -191,7 +191,9 @@ impl RunDirectory {
     /// Put a run in, as if the watch had brought it.
     #[doc(hidden)]
     pub fn insert_for_test(&self, run: AgentRun) {
-        self.lock().insert(Arc::new(run));
+        let run = Arc::new(run);
+        self.lock().insert(run.clone());
+        let _ = self.changes.send(run);
         self.synced.send_replace(true);
     }
 }

@@ -73,6 +73,20 @@ async fn a_run_that_loses_its_authority_loses_its_streams_within_two_seconds() {
     }
 }
 
+/// The API server's own answer still says that the run is open, so it is the watch that cuts it.
+#[tokio::test]
+async fn what_the_watch_brings_cuts_a_stream_before_the_next_confirmation() {
+    let world = slow().await;
+    tokio::spawn(world.gateway.state.model.revocation.clone().heed_the_watch());
+    let mut body = world.send(&streamed()).await.into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), CHUNK);
+    let mut run = world.api.run();
+    run.spec.cancel = true;
+    world.gateway.state.runs.insert_for_test(run);
+    let last = tokio::time::timeout(Duration::from_secs(20), body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();
+    assert_eq!(code(std::str::from_utf8(&last).unwrap().trim().strip_prefix("data: ").unwrap()), "inactive_run_token");
+}
+
 #[tokio::test]
 async fn an_api_server_that_does_not_answer_ends_streams_within_two_seconds() {
     for fault in [Fault::Hang, Fault::Broken] {
