@@ -3,6 +3,7 @@
 
 mod api {
     mod columns;
+    mod examples;
     mod hostile;
     mod raw;
     mod server;

@@ -35,6 +35,8 @@ const SOCKET_POLL: Duration = Duration::from_millis(10);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end waits for requests to clean up after themselves.
 const END_PATIENCE: Duration = Duration::from_secs(15);
+/// How long process 1 of a container waits to be ended after the connection has.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
 const OPEN_FILES: u64 = 65_536;
 /// Frames that wait for the connection.
 const QUEUED_FRAMES: usize = 32;
@@ -78,6 +80,11 @@ async fn serve(socket: &Path, executor: Executor) -> anyhow::Result<()> {
             handlers.close();
             let _ = timeout(END_PATIENCE, handlers.wait()).await;
             executor.strays.sweep().await;
+            if outcome.is_err() && std::process::id() == 1 {
+                // The runner is done and the kubelet about to end us. A container that ends by itself would be started again,
+                // and the Pod be held up for that.
+                let _ = timeout(LAST_PATIENCE, terminated.recv()).await;
+            }
             outcome
         }
     }
