@@ -1,6 +1,7 @@
 //! The benchmarks: `make bench`. Prints one table and writes `bench/results.json`. Numbers mean something in a release build only.
 
 mod call_cost;
+mod follow_latency;
 mod proxy;
 mod report;
 mod start_cost;
@@ -22,6 +23,8 @@ struct Arguments {
 enum Part {
     /// Only the gateway's CPU per call; needs etcd and kube-apiserver, no node.
     Call,
+    /// Only how soon a follower sees an event; needs etcd and kube-apiserver, no node.
+    Follow,
     /// Only what a run costs to start, on the node of AGENTRUN_KUBECONFIG.
     Start,
     /// The bare proxy that the gateway is measured against; started by the benchmark itself.
@@ -45,10 +48,13 @@ fn main() -> Result<()> {
     }
     ensure!(!cfg!(debug_assertions), "this is a debug build, whose numbers mean nothing: cargo run --release -p agentrun-bench");
     let mut rows = Vec::new();
-    if !matches!(arguments.part, Some(Part::Start)) {
+    if matches!(arguments.part, None | Some(Part::Call)) {
         rows.extend(runtime.block_on(call_cost::measure())?);
     }
-    if !matches!(arguments.part, Some(Part::Call)) {
+    if matches!(arguments.part, None | Some(Part::Follow)) {
+        rows.extend(runtime.block_on(follow_latency::measure())?);
+    }
+    if matches!(arguments.part, None | Some(Part::Start)) {
         rows.extend(runtime.block_on(start_cost::measure())?);
     }
     report::print(&rows);
