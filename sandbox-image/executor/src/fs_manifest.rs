@@ -47,6 +47,8 @@ pub fn manifest(workspace: &Workspace, request: &Request, asked: &FsManifest) ->
                         state.add(Err(RefusedEntry { path, why: format!("it cannot be read: {error}") }))?;
                     }
                     Hashed::OutOfBytes => {
+                        let why = format!("with it the files would be more than the {} bytes that are read in all", asked.max_bytes);
+                        state.add(Err(RefusedEntry { path, why }))?;
                         truncated = true;
                         return Ok(ControlFlow::Break(()));
                     }

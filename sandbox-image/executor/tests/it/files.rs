@@ -70,7 +70,9 @@ async fn a_manifest_names_what_cannot_be_in_a_patch() {
     assert!(!manifest.truncated);
 
     for (entries, bytes, truncated) in [(3, ALL.1, true), (ALL.0, 2, true), (ALL.0, 1 << 20, false)] {
-        assert_eq!(sandbox.executor.manifest(entries, bytes, vec![]).await.unwrap().truncated, truncated, "{entries} {bytes}");
+        let manifest = sandbox.executor.manifest(entries, bytes, vec![]).await.unwrap();
+        assert_eq!(manifest.truncated, truncated, "{entries} {bytes}");
+        assert_eq!(manifest.refused.iter().any(|entry| entry.why.contains("2 bytes")), bytes == 2, "the file that is too much is named");
     }
     for list in ["", "dir"] {
         assert!(!sandbox.executor.list(list, 0).await.unwrap().entries.is_empty());
