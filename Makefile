@@ -11,7 +11,7 @@ AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
 export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
 export AGENTRUN_IMAGES := $(CURDIR)/target/images.json
 
-.PHONY: help demo demo-down test bench check packages programs cluster-programs image-inputs images cluster cluster-down install e2e
+.PHONY: help demo demo-down test bench check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ check: ## The inner loop: format, lints and unit tests, without a node
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test $(TESTS)
+
+cli: ## Build kubectl-agentrun, put it into ~/.cache/agentrun/bin and say so (PROFILE=dev for a quick build)
+	cargo build --profile $(PROFILE) --workspace --bin kubectl-agentrun
+	@install -D -m 755 $${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/kubectl-agentrun $(AGENTRUN_CACHE)/bin/kubectl-agentrun
+	@echo "kubectl-agentrun is in $(AGENTRUN_CACHE)/bin; with that folder in PATH, kubectl agentrun works"
 
 packages: ## Install missing Debian packages (root)
 	@e2e/cluster/packages.sh
