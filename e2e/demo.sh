@@ -29,7 +29,8 @@ kubectl -n scripted-model set env deployment/scripted-model "IMAGE_DIGEST=$diges
 kubectl -n scripted-model rollout status deployment/scripted-model --timeout=2m >/dev/null
 
 say "Three manifests: a policy, a provider, a run"
-kubectl delete agentrun fix-discount -n team-a --ignore-not-found --timeout=60s 2>/dev/null || true
+# Its record would keep the same run from running twice.
+kubectl delete agentrun,agentrunrecord fix-discount -n team-a --ignore-not-found --timeout=60s 2>/dev/null || true
 for manifest in policy provider run; do
   echo "\$ kubectl apply -f examples/$manifest.yaml"
   kubectl apply -f examples/$manifest.yaml

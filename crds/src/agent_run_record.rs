@@ -19,6 +19,7 @@ use crate::budget::Spent;
     kind = "AgentRunRecord",
     namespaced,
     shortname = "arr",
+    derive = "PartialEq",
     doc = "What is left of a finished run when its AgentRun is gone.",
     printcolumn(name = "Phase", type_ = "string", json_path = ".spec.phase"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".spec.reason"),

@@ -4,6 +4,8 @@ use sha2::{Digest, Sha256};
 
 /// Label on everything that a run created; its value is the run's UID.
 pub const LABEL_RUN_UID: &str = "agentrun.dev/run-uid";
+/// Label on the record of a run; its value is the run's UID. Another label than that of what a run created, since it stays.
+pub const LABEL_RECORD_OF: &str = "agentrun.dev/record-of";
 /// Label that marks sandbox Pods; the value is always `sandbox`.
 pub const LABEL_COMPONENT: &str = "agentrun.dev/component";
 /// Holds the AgentRun until its Pod, Secret and NetworkPolicy are gone.

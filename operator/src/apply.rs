@@ -2,7 +2,7 @@
 //! status is written against the resourceVersion that was read; Pods are deleted by UID.
 
 use agentrun_crds::agent_run_status::AgentRunStatus;
-use agentrun_crds::{AgentRun, names};
+use agentrun_crds::{AgentRun, AgentRunRecord, names};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -66,6 +66,7 @@ pub async fn apply(ctx: &Context, run: &AgentRun, write: Write) -> Result<Applie
             deleted("delete the ticket Secret", secrets.delete(&name, &DeleteParams::default()).await)
         }
         Write::DeletePolicy => delete_policy(ctx, &owner, &name).await,
+        Write::KeepRecord(record) => keep_record(ctx, namespace, &record).await,
         Write::DeleteRun => {
             let runs: Api<AgentRun> = Api::namespaced(ctx.client.clone(), namespace);
             deleted("delete the finished AgentRun", runs.delete(&owner.name, &by_uid(&owner.uid)).await)
@@ -181,6 +182,30 @@ pub async fn delete_pod(ctx: &Context, namespace: &str, name: &str, uid: &str, f
     let grace = if force { 0 } else { u32::try_from(pod::GRACE_SECONDS).unwrap_or(0) };
     let pods: Api<Pod> = Api::namespaced(ctx.client.clone(), namespace);
     deleted("delete the sandbox's Pod", pods.delete(name, &by_uid(uid).grace_period(grace)).await).map(|_| ())
+}
+
+/// One record a name: that of the last run. Where the namespace is being deleted nothing can be created, and nobody is left for
+/// whom a record would matter.
+async fn keep_record(ctx: &Context, namespace: &str, record: &AgentRunRecord) -> Result<Applied, Error> {
+    let records: Api<AgentRunRecord> = Api::namespaced(ctx.client.clone(), namespace);
+    match records.create(&posted(), record).await {
+        Ok(_) => return Ok(Applied::Done),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        Err(kube::Error::Api(status)) if namespace_ends(&status) => return Ok(Applied::Done),
+        Err(source) => return Err(Error::Api { what: "keep the record of the run", source }),
+    }
+    let name = record.metadata.name.as_deref().unwrap_or_default();
+    let found = records.get_opt(name).await.map_err(Error::api("read the record of an earlier run"))?;
+    let Some(found) = found else { return Ok(Applied::Conflict) };
+    let value = |record: &AgentRunRecord| json!({"metadata": {"labels": record.metadata.labels}, "spec": record.spec});
+    let Some(mut changes) = merge::diff(&value(&found), &value(record)) else { return Ok(Applied::Done) };
+    changes["metadata"]["resourceVersion"] = json!(found.metadata.resource_version);
+    patched_or_conflict("replace the record of an earlier run", records.patch(name, &patched(), &Patch::Merge(changes)).await)
+}
+
+fn namespace_ends(status: &kube::core::Status) -> bool {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// Only ours, and only the one that was looked at.

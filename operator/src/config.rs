@@ -7,6 +7,7 @@
 //! | cluster | `agentruns` | get list watch patch delete | watch, finalizer, retention |
 //! | cluster | `agentruns/status` | patch | conditions, phase, budget |
 //! | cluster | `agentpolicies` | get list watch | acceptance |
+//! | cluster | `agentrunrecords` | get create patch | what outlives a run, and whether it has run before |
 //! | cluster | `namespaces` | get | labels that providers select |
 //! | cluster | `pods` | get list watch create delete | the sandbox |
 //! | cluster | `secrets` | create delete | the ticket; never read |

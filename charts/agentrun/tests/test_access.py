@@ -43,6 +43,7 @@ class Roles(unittest.TestCase):
             ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "patch", "delete"},
             ("agentrun.dev", "agentruns/status", ""): {"patch"},
             ("agentrun.dev", "agentpolicies", ""): {"get", "list", "watch"},
+            ("agentrun.dev", "agentrunrecords", ""): {"get", "create", "patch"},
             ("", "namespaces", ""): {"get"},
             ("", "pods", ""): {"create", "get", "list", "watch", "delete"},
             ("", "secrets", ""): {"create", "delete"},
@@ -85,14 +86,36 @@ class Roles(unittest.TestCase):
             self.assertEqual(o["roleRef"]["kind"], o["kind"].removesuffix("Binding"))
 
     def test_people(self):
-        """View reads, edit writes runs; nobody writes policies, providers or status through an aggregated role."""
-        self.assertEqual(grants(render(), "ClusterRole", "agentrun-edit"),
-                         {("agentrun.dev", "agentruns", ""): {"create", "update", "patch", "delete", "deletecollection"}})
-        for resource in ("agentruns", "agentpolicies"):
-            self.assertEqual(grants(render(), "ClusterRole", "agentrun-view")[("agentrun.dev", resource, "")], {"get", "list", "watch"})
-        for values, expected in (("", {"agentrun-view", "agentrun-edit"}), ("by-hand.yaml", set())):
-            found = {o["metadata"]["name"] for o in render(values) if any("aggregate-to" in k for k in o["metadata"].get("labels", {}))}
-            self.assertEqual(found, expected)
+        """View reads, edit writes and ends runs, an approver decides; nobody writes policies, providers, records or status."""
+        served = "run.agentrun.dev"
+        reading = {("agentrun.dev", kind, ""): {"get", "list", "watch"} for kind in ("agentruns", "agentrunrecords", "agentpolicies")}
+        reading |= {(served, f"agentruns/{part}", ""): {"get"} for part in ("events", "log", "approvals", "artifacts", "patch")}
+        self.assertEqual(grants(render(), "ClusterRole", "agentrun-view"), reading)
+        self.assertEqual(grants(render(), "ClusterRole", "agentrun-edit"), {
+            ("agentrun.dev", "agentruns", ""): {"create", "update", "patch", "delete", "deletecollection"},
+            (served, "agentruns/cancel", ""): {"create", "update"},
+            (served, "agentruns/source", ""): {"create", "update"},
+        })
+        self.assertEqual(grants(render(), "ClusterRole", "agentrun-approver"), reading | {
+            ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "approve"},
+            (served, "agentruns/approvals", ""): {"get", "create"},
+        })
+
+    def test_what_is_added_to_the_clusters_own_roles(self):
+        """Deciding comes with admin, not with edit: who submits should not thereby approve."""
+        prefix = "rbac.authorization.k8s.io/aggregate-to-"
+        for values, expected in (
+            ("", {"agentrun-view": {"view", "edit", "admin"}, "agentrun-edit": {"edit", "admin"}, "agentrun-approver": {"admin"}}),
+            ("by-hand.yaml", {}),
+        ):
+            found = {}
+            for o in render(values):
+                to = {label.removeprefix(prefix) for label in o["metadata"].get("labels", {}) if label.startswith(prefix)}
+                if to:
+                    found[o["metadata"]["name"]] = to
+            with self.subTest(values or "defaults"):
+                self.assertEqual(found, expected)
+                find(render(values), "ClusterRole", "agentrun-approver")
 
 
 class NetworkPolicies(unittest.TestCase):

@@ -7,6 +7,7 @@ pub mod objects;
 pub mod observe;
 pub mod plan;
 pub mod queue;
+pub mod record;
 pub mod report;
 pub mod resolve;
 pub mod sandbox;

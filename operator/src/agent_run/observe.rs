@@ -1,7 +1,8 @@
 //! Reads what a plan rests on. From the caches, to see cheaply that nothing is to be done; live, before anything is written.
 
+use agentrun_crds::agent_run_record::AgentRunRecordSpec;
 use agentrun_crds::agent_run_status::Phase;
-use agentrun_crds::{AgentPolicy, AgentRun, ModelProvider, names};
+use agentrun_crds::{AgentPolicy, AgentRun, AgentRunRecord, ModelProvider, names};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
@@ -13,7 +14,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::objects::Owner;
 use super::objects::network_policy::{DENY, Gateway};
 use super::objects::ticket::Ticket;
-use super::plan::{Facts, Making, Platform, Seen, Stage, Waiting, attempt, seen, stage};
+use super::plan::{Facts, Making, Platform, Seen, Stage, Waiting, attempt, awaits_source, seen, stage};
 use super::queue::{self, Decision, Peer, SlimRun};
 use super::resolve;
 use crate::context::{Caches, Context, Guarded};
@@ -75,7 +76,9 @@ async fn pod(ctx: &Context, owner: &Owner, attempt: i64) -> Result<Seen<Box<Pod>
 async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observed, Error> {
     let policies: Api<DeserializeGuard<AgentPolicy>> = Api::namespaced(ctx.client.clone(), &owner.namespace);
     let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
-    let (policy, namespace, platform) = tokio::join!(policies.get_opt(names::POLICY), namespaces.get_opt(&owner.namespace), platform(ctx));
+    let (policy, namespace, platform, record) =
+        tokio::join!(policies.get_opt(names::POLICY), namespaces.get_opt(&owner.namespace), platform(ctx), record(ctx, owner));
+    let record = record?;
     let policy = policy.map_err(Error::api("read the AgentPolicy"))?.and_then(|guarded| guarded.0.ok()).map(|policy| policy.spec);
     let namespace = namespace.map_err(Error::api("read the namespace"))?.and_then(|namespace| namespace.metadata.labels);
     let platform = platform?;
@@ -88,7 +91,7 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
     let accepted =
         accepted || policy.as_ref().is_some_and(|policy| resolve::resolve(&run.spec, policy, provider.as_ref(), &namespace).is_ok());
     // Only a run that could start has to know the others, and from then on nobody else of the namespace may start.
-    let (turn, peers) = if accepted && policy.is_some() && platform.is_some() && !run.spec.cancel {
+    let (turn, peers) = if accepted && policy.is_some() && platform.is_some() && !run.spec.cancel && !awaits_source(run) {
         let turn = ctx.starts.turn(&owner.namespace).await;
         let peers = peers(ctx, &owner.namespace).await?;
         (Some(turn), Some(peers))
@@ -96,7 +99,7 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         (None, None)
     };
     let ticket = Ticket::random().map_err(|_| Error::Random)?;
-    let facts = Waiting { policy, provider, namespace, platform, peers, ticket };
+    let facts = Waiting { policy, provider, record, namespace, platform, peers, ticket };
     Ok(Observed { facts: Facts::Waiting(Box::new(facts)), turn })
 }
 
@@ -104,6 +107,12 @@ async fn provider(ctx: &Context, name: &str) -> Result<Option<agentrun_crds::Mod
     let providers: Api<DeserializeGuard<ModelProvider>> = Api::namespaced(ctx.client.clone(), &ctx.settings.namespace);
     let found = providers.get_opt(name).await.map_err(Error::api("read the ModelProvider"))?;
     Ok(found.and_then(|guarded| guarded.0.ok()).map(|provider| provider.spec))
+}
+
+async fn record(ctx: &Context, owner: &Owner) -> Result<Option<AgentRunRecordSpec>, Error> {
+    let records: Api<DeserializeGuard<AgentRunRecord>> = Api::namespaced(ctx.client.clone(), &owner.namespace);
+    let found = records.get_opt(&owner.name).await.map_err(Error::api("read the AgentRunRecord"))?;
+    Ok(found.and_then(|guarded| guarded.0.ok()).map(|record| record.spec))
 }
 
 /// All runs of a namespace, read consistently, page by page.

@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{NamespaceResourceScope, Resource};
 use serde::Deserialize;
 
+use super::plan::awaits_source;
+
 /// What the queue needs to know of a run; a list of these costs a fraction of the runs' sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
@@ -16,7 +18,7 @@ pub struct Peer {
     pub created: Option<Timestamp>,
     /// Left the queue and has not ended.
     pub active: bool,
-    /// Accepted, not started, and neither cancelled nor being deleted.
+    /// Accepted, its source here, not started, and neither cancelled nor being deleted.
     pub queued: bool,
 }
 
@@ -64,6 +66,13 @@ pub struct SlimRun {
 struct SlimSpec {
     priority: i32,
     cancel: bool,
+    source: SlimSource,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct SlimSource {
+    archive: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -72,6 +81,7 @@ struct SlimStatus {
     phase: Option<String>,
     started_at: Option<String>,
     resolved: Option<serde::de::IgnoredAny>,
+    source: Option<serde::de::IgnoredAny>,
 }
 
 impl Resource for SlimRun {
@@ -102,7 +112,8 @@ impl From<&SlimRun> for Peer {
     fn from(run: &SlimRun) -> Self {
         let status = run.status.clone().unwrap_or_default();
         let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed" | "Cancelled"));
-        let waits = status.started_at.is_none() && status.resolved.is_some();
+        let here = run.spec.source.archive.is_none() || status.source.is_some();
+        let waits = status.started_at.is_none() && status.resolved.is_some() && here;
         peer(&run.metadata, run.spec.priority, !ended && status.started_at.is_some(), !ended && waits && !run.spec.cancel)
     }
 }
@@ -112,7 +123,7 @@ impl From<&AgentRun> for Peer {
         let status = run.status.as_ref();
         let ended = status.and_then(|status| status.phase).is_some_and(|phase| phase.is_terminal());
         let started = status.is_some_and(|status| status.started_at.is_some());
-        let accepted = status.is_some_and(|status| status.resolved.is_some());
+        let accepted = status.is_some_and(|status| status.resolved.is_some()) && !awaits_source(run);
         peer(&run.metadata, run.spec.priority, !ended && started, !ended && !started && accepted && !run.spec.cancel)
     }
 }
@@ -201,22 +212,38 @@ mod tests {
         }
     }
 
+    fn resolved() -> serde_json::Value {
+        json!({
+            "policySha256": "00", "image": "tools:1", "maxSteps": 12, "wallTimeSeconds": 180, "startupDeadlineSeconds": 300,
+            "model": {"name": "small", "provider": "p", "model": "m", "maxOutputTokens": 4096}, "budget": {"requests": 14},
+            "allowedPaths": ["**"], "checks": [], "hostUsers": "Isolated", "cpu": "1", "memory": "1Gi", "workspace": "1Gi",
+        })
+    }
+
     #[test]
     fn a_run_is_read_the_same_slim_or_whole() {
-        for (status, cancel, active, queued) in [
-            (json!({}), false, false, false),
-            (json!({"resolved": {"image": "x"}}), false, false, true),
-            (json!({"resolved": {"image": "x"}}), true, false, false),
-            (json!({"resolved": {}, "startedAt": "2026-01-01T00:00:00Z", "phase": "Running"}), false, true, false),
-            (json!({"resolved": {}, "startedAt": "2026-01-01T00:00:00Z", "phase": "Failed"}), false, false, false),
+        let inline = json!({"inline": {"files": []}});
+        let archive = json!({"archive": {"digest": "sha256:00"}});
+        let uploaded = json!({"resolved": resolved(), "source": {"digest": "sha256:00", "bytes": 1, "files": 1}});
+        for (source, status, cancel, active, queued) in [
+            (&inline, json!({}), false, false, false),
+            (&inline, json!({"resolved": resolved()}), false, false, true),
+            (&inline, json!({"resolved": resolved()}), true, false, false),
+            (&archive, json!({"resolved": resolved()}), false, false, false),
+            (&archive, uploaded.clone(), false, false, true),
+            (&archive, uploaded, true, false, false),
+            (&inline, json!({"resolved": resolved(), "startedAt": "2026-01-01T00:00:00Z", "phase": "Running"}), false, true, false),
+            (&inline, json!({"resolved": resolved(), "startedAt": "2026-01-01T00:00:00Z", "phase": "Failed"}), false, false, false),
         ] {
-            let run: SlimRun = serde_json::from_value(json!({
-                "metadata": {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
-                "spec": {"priority": 3, "cancel": cancel, "instruction": "x"}, "status": status,
-            }))
-            .unwrap();
-            let peer = Peer::from(&run);
-            assert_eq!((peer.priority, peer.active, peer.queued), (3, active, queued), "{status} {cancel}");
+            let run = json!({
+                "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun",
+                "metadata": {"name": "r", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"priority": 3, "cancel": cancel, "instruction": "x", "model": "small", "source": source}, "status": status,
+            });
+            let slim = Peer::from(&serde_json::from_value::<SlimRun>(run.clone()).unwrap());
+            let whole = Peer::from(&serde_json::from_value::<AgentRun>(run).unwrap());
+            assert_eq!(slim, whole, "{source} {status} {cancel}");
+            assert_eq!((slim.priority, slim.active, slim.queued), (3, active, queued), "{source} {status} {cancel}");
         }
     }
 }

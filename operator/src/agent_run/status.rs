@@ -19,19 +19,27 @@ const MAX_SHOWN: usize = 3;
 pub struct Ending {
     pub reason: Reason,
     pub message: String,
+    phase: Phase,
 }
 
 impl Ending {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Ending { reason, message: message.into() }
-    }
-
-    pub fn phase(&self) -> Phase {
-        match self.reason {
+        let phase = match reason {
             Reason::Succeeded => Phase::Succeeded,
             Reason::Cancelled => Phase::Cancelled,
             _ => Phase::Failed,
-        }
+        };
+        Ending { reason, message: message.into(), phase }
+    }
+
+    /// As the earlier run of the same name and spec did.
+    pub fn already_ran(phase: Phase, message: impl Into<String>) -> Self {
+        let phase = if phase.is_terminal() { phase } else { Phase::Failed };
+        Ending { reason: Reason::AlreadyRan, message: message.into(), phase }
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
     }
 }
 
@@ -53,6 +61,10 @@ impl Next {
 
     pub fn done(self) -> AgentRunStatus {
         self.status
+    }
+
+    pub fn so_far(&self) -> &AgentRunStatus {
+        &self.status
     }
 
     /// Set a condition; its time moves only if its status does.
@@ -104,6 +116,12 @@ impl Next {
             self.status.resolved = Some(resolved.clone());
         }
         self.set(types::ACCEPTED, "True", "Accepted", "the policy allows the run");
+        self
+    }
+
+    /// Accepted, and waiting for its archive.
+    pub fn awaiting_source(mut self, message: &str) -> Self {
+        self.going_on(Phase::Pending, message);
         self
     }
 

@@ -115,11 +115,11 @@ fn strip<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
 }
 
-/// The source and the instruction are most of a run, and only live reads judge them.
+/// The files and the instruction are most of a run, and only live reads judge them.
 fn strip_run(run: &mut Guarded) {
     strip(run);
     if let Ok(run) = &mut run.0 {
-        run.spec.source = Default::default();
+        run.spec.source.inline = None;
         run.spec.instruction.clear();
         run.metadata.annotations = None;
     }

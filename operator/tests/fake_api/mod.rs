@@ -180,7 +180,12 @@ impl State {
         if let Some((part, code, message)) = &self.refuse
             && path.contains(part)
         {
-            return error(*code, "Forbidden", message);
+            let (code, mut answer) = error(*code, "Forbidden", message);
+            if message.contains("it is being terminated") {
+                answer["details"] =
+                    json!({"causes": [{"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}]});
+            }
+            return (code, answer);
         }
         if self.objects.contains_key(&full) {
             return error(409, "AlreadyExists", "it is there");

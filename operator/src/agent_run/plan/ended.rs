@@ -1,4 +1,5 @@
-//! After the end, or on deletion: the Pod goes first, then its ticket, the NetworkPolicy last, and then our hold on the run.
+//! After the end, or on deletion: the Pod goes first, then its record is kept, the ticket goes, the NetworkPolicy last, and then
+//! our hold on the run.
 
 use agentrun_crds::AgentRun;
 use agentrun_crds::agent_run_status::AgentRunStatus;
@@ -7,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::super::objects::pod::GRACE_SECONDS;
+use super::super::record;
 use super::super::status::{Ending, Next, condition};
 use super::{Again, Plan, Seen, Write, held, push_status, until};
 
@@ -68,6 +70,7 @@ fn release(run: &AgentRun, now: Timestamp) -> Plan {
         }
     }
     let mut writes = Vec::new();
+    writes.extend(record::of(run).map(|record| Write::KeepRecord(Box::new(record))));
     if condition(&status, types::EXCHANGED).is_none_or(|exchanged| exchanged.status != "True") {
         writes.push(Write::DeleteTicket);
     }
@@ -81,8 +84,12 @@ fn release(run: &AgentRun, now: Timestamp) -> Plan {
     Plan::write(writes)
 }
 
-/// Delete the run itself, where it says when.
+/// Delete the run itself, where it says when. One that had run before stays: whoever created it again would do so again.
 fn retention(run: &AgentRun, now: Timestamp) -> Plan {
+    let complete = run.status.as_ref().and_then(|status| condition(status, types::COMPLETE));
+    if complete.is_some_and(|complete| complete.reason == Reason::AlreadyRan.as_str()) {
+        return Plan::rest(Again::Never);
+    }
     let finished = run.status.as_ref().and_then(|status| status.finished_at.as_ref());
     let (Some(ttl), Some(finished), None) = (run.spec.ttl_seconds_after_finished, finished, &run.metadata.deletion_timestamp) else {
         return Plan::rest(Again::Never);

@@ -9,6 +9,7 @@ mod waiting;
 use std::time::Duration;
 
 use agentrun_crds::agent_policy::AgentPolicySpec;
+use agentrun_crds::agent_run_record::{AgentRunRecord, AgentRunRecordSpec};
 use agentrun_crds::agent_run_status::AgentRunStatus;
 use agentrun_crds::model_provider::ModelProviderSpec;
 use agentrun_crds::{AgentRun, names};
@@ -50,6 +51,11 @@ pub fn attempt(run: &AgentRun) -> i64 {
     run.status.as_ref().and_then(|status| status.attempt).unwrap_or(1)
 }
 
+/// Whether the run's archive has still to be uploaded.
+pub fn awaits_source(run: &AgentRun) -> bool {
+    run.spec.source.archive.is_some() && run.status.as_ref().is_none_or(|status| status.source.is_none())
+}
+
 /// Whether our finalizer stands on the run.
 pub fn held(run: &AgentRun) -> bool {
     run.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
@@ -81,6 +87,8 @@ pub struct Waiting {
     pub policy: Option<AgentPolicySpec>,
     /// The provider that the policy names for the run's model.
     pub provider: Option<ModelProviderSpec>,
+    /// What is left of an earlier run of this name.
+    pub record: Option<AgentRunRecordSpec>,
     /// Labels of the run's namespace.
     pub namespace: std::collections::BTreeMap<String, String>,
     /// Absent while the platform is being installed.
@@ -135,6 +143,8 @@ pub enum Write {
     },
     DeleteTicket,
     DeletePolicy,
+    /// Create the record of a finished run, or replace that of an earlier one.
+    KeepRecord(Box<AgentRunRecord>),
     DeleteRun,
 }
 

@@ -5,11 +5,13 @@ use agentrun_crds::agent_run_status::Resolved;
 use agentrun_crds::conditions::{Reason, types};
 use jiff::{SignedDuration, Timestamp};
 
+use super::super::objects::Owner;
 use super::super::queue::{self, Decision, Peer};
+use super::super::record;
 use super::super::resolve::{self, NotAccepted};
 use super::super::spec::{self, Refusal};
 use super::super::status::{Ending, Next, condition};
-use super::{Again, Plan, Waiting, Write, held, until};
+use super::{Again, Plan, Waiting, Write, awaits_source, held, until};
 
 /// How long a policy or provider may be missing: one apply may bring it after the run.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
@@ -25,12 +27,18 @@ pub fn plan(run: &AgentRun, facts: &Waiting, refused: Option<&str>, now: Timesta
     let frozen = run.status.as_ref().and_then(|status| status.resolved.clone());
     let resolved = match frozen {
         Some(resolved) => resolved,
+        None if let Some(ending) = facts.record.as_ref().and_then(|record| record::already_ran(run, record)) => {
+            return Plan::status(run, Next::of(run, now).ended(&ending).done(), Again::Never);
+        }
         None => match accept(run, facts) {
             Ok(resolved) => resolved,
             Err(NotAccepted::Refused(refusal)) => return refuse(run, refusal, now),
             Err(NotAccepted::Missing(refusal)) => return missing(run, refusal, now),
         },
     };
+    if awaits_source(run) {
+        return source(run, &resolved, now);
+    }
     let Some(platform) = &facts.platform else {
         let message = "waits for the gateway's Service and certificate in the operator's namespace";
         let next = Next::of(run, now).accepted(&resolved).queued(message).done();
@@ -63,6 +71,26 @@ fn accept(run: &AgentRun, facts: &Waiting) -> Result<Resolved, NotAccepted> {
         NotAccepted::Missing(Refusal { reason: Reason::PolicyMissing, message })
     })?;
     resolve::resolve(&run.spec, policy, facts.provider.as_ref(), &facts.namespace)
+}
+
+/// A run without its source takes no place in the queue. Its upload may take as long as a sandbox may take to come up, counted
+/// from the acceptance.
+fn source(run: &AgentRun, resolved: &Resolved, now: Timestamp) -> Plan {
+    let Owner { namespace, name, .. } = Owner::of(run);
+    let next = Next::of(run, now).accepted(resolved);
+    let since = condition(next.so_far(), types::ACCEPTED).map_or(now, |accepted| accepted.last_transition_time.0);
+    let deadline = since.saturating_add(SignedDuration::from_secs(resolved.startup_deadline_seconds)).unwrap_or(now);
+    let digest = run.spec.source.archive.as_ref().map_or("", |archive| archive.digest.as_str());
+    let how = format!(
+        "PUT the tar archive {digest} to /apis/run.agentrun.dev/v1alpha1/namespaces/{namespace}/agentruns/{name}/source, as \
+         kubectl agentrun submit --dir does"
+    );
+    if now >= deadline {
+        let message = format!("the source was not uploaded within {} s; {how}", resolved.startup_deadline_seconds);
+        return end(run, Reason::SourceUnavailable, message, now);
+    }
+    let next = next.awaiting_source(&format!("waits {} s for its source: {how}", resolved.startup_deadline_seconds)).done();
+    Plan::status(run, next, until(now, deadline))
 }
 
 /// From here on something has to be cleaned up, so our hold comes first. Then the ticket: a crash before the status leaves a

@@ -168,7 +168,7 @@ fn after_the_end() {
     let (silent, known) = (gone(false), gone(true));
     let mut cleanup = ended(|_| ());
     cleanup.status.as_mut().unwrap().conditions = serde_json::from_value(failed).unwrap();
-    let release = "DeletePolicy RemoveFinalizer";
+    let release = "KeepRecord DeletePolicy RemoveFinalizer";
     let rows: Vec<Row<'_>> = vec![
         ("the Pod first", ended(|_| ()), pod(up()), 101, "DeletePod"),
         ("wait for the kubelet", ended(|_| ()), pod_with(up(), deleted(105)), 101, "in 19"),

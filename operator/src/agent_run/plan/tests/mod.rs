@@ -59,6 +59,7 @@ fn facts() -> Waiting {
     Waiting {
         policy: Some(policy()),
         provider: Some(serde_json::from_value(provider).unwrap()),
+        record: None,
         namespace: Default::default(),
         platform: Some(Platform { gateway: gateway(), ca: "PEM".into() }),
         peers: Some(Vec::new()),
@@ -219,6 +220,26 @@ fn before_the_start() {
     }
     let waiting = plan(&run(|_| ()), &Facts::Waiting(Box::new(no_policy)), None, at(1));
     assert_eq!(waiting.again, Again::In(Duration::from_secs(10)), "the grace has an end");
+}
+
+#[test]
+fn what_has_run_before_does_not_start() {
+    let mut again = run(|_| ());
+    again.metadata.uid = Some("another".into());
+    let ended = Next::of(&started(|_| ()), at(60))
+        .ended(&super::super::status::Ending::new(agentrun_crds::conditions::Reason::Succeeded, ""))
+        .done();
+    let record = super::super::record::of(&AgentRun { status: Some(ended), ..run(|_| ()) }).unwrap().spec;
+    let facts = |change: fn(&mut AgentRunRecordSpec)| {
+        let mut record = record.clone();
+        change(&mut record);
+        Facts::Waiting(Box::new(Waiting { record: Some(record), ..facts() }))
+    };
+    assert_eq!(line(&plan(&again, &facts(|_| ()), None, at(90))), "Succeeded/AlreadyRan");
+    assert_eq!(line(&plan(&again, &facts(|r| r.phase = Phase::Cancelled), None, at(90))), "Cancelled/AlreadyRan");
+    assert_eq!(line(&plan(&again, &facts(|r| r.spec_sha256 = "00".into()), None, at(90))), "CreateTicket Starting/Starting");
+    let cancelled = AgentRun { spec: agentrun_crds::AgentRunSpec { cancel: true, ..again.spec.clone() }, ..again };
+    assert_eq!(line(&plan(&cancelled, &facts(|_| ()), None, at(90))), "Cancelled/Cancelled");
 }
 
 #[test]
