@@ -26,6 +26,12 @@ pub const SANDBOX_SERVICE_ACCOUNT: &str = "agentrun-sandbox";
 pub const SANDBOX_PORT: u16 = 8443;
 /// The gateway's people listener.
 pub const PEOPLE_PORT: u16 = 9443;
+/// The gateway's aggregated listener, which the cluster's API server alone may use.
+pub const AGGREGATED_PORT: u16 = 7443;
+/// API group that the gateway serves through the cluster's API server: subresources of AgentRuns.
+pub const AGGREGATED_GROUP: &str = "run.agentrun.dev";
+/// Its version.
+pub const AGGREGATED_VERSION: &str = "v1alpha1";
 /// Operations listener of operator and gateway: health and metrics, plain HTTP.
 pub const OPERATIONS_PORT: u16 = 8081;
 /// Secret with the CA's key, in the operator's namespace (`tls.crt`, `tls.key`).

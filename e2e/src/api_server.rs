@@ -5,6 +5,9 @@
 mod pki;
 mod processes;
 
+pub use pki::{Clients, FRONT_PROXY};
+pub use processes::binary;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +21,7 @@ use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Config};
 
-use self::processes::{Processes, binary};
+use self::processes::Processes;
 
 const START: Duration = Duration::from_secs(90);
 
@@ -26,6 +29,8 @@ const START: Duration = Duration::from_secs(90);
 pub struct ApiServer {
     url: String,
     ca: pki::Ca,
+    /// Signs certificates that aggregated APIs take for the API server's, if their name is right.
+    pub front_proxy: Clients,
     token: String,
     folder: PathBuf,
     processes: Processes,
@@ -64,6 +69,7 @@ impl ApiServer {
         let (etcd, apiserver) = (binary("etcd")?, binary("kube-apiserver")?);
         let folder = tempfile::Builder::new().prefix("agentrun-api-").tempdir()?.keep();
         let ca = pki::write(&folder)?;
+        let front_proxy = pki::write_front_proxy(&folder)?;
         let token = format!("admin-{}", pki::random_word());
         std::fs::write(folder.join("tokens.csv"), format!("{token},admin,admin,system:masters\n"))?;
         let [client, peer, secure] = free_ports()?;
@@ -102,11 +108,19 @@ impl ApiServer {
                 "--authorization-mode=RBAC",
                 "--service-cluster-ip-range=10.96.0.0/16",
                 "--endpoint-reconciler-type=none",
+                &format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")),
+                &format!("--requestheader-allowed-names={}", pki::FRONT_PROXY),
+                "--requestheader-username-headers=X-Remote-User",
+                "--requestheader-uid-headers=X-Remote-Uid",
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+                &format!("--proxy-client-cert-file={}", file("front-proxy.crt")),
+                &format!("--proxy-client-key-file={}", file("front-proxy.key")),
                 "--profiling=false",
             ],
         )?;
         let url = format!("https://127.0.0.1:{secure}");
-        let server = ApiServer { url, ca, token, folder, processes, names: AtomicUsize::new(0) };
+        let server = ApiServer { url, ca, front_proxy, token, folder, processes, names: AtomicUsize::new(0) };
         server.write_kubeconfig("admin", &server.token)?;
         server.ready().await?;
         Ok(server)

@@ -1,8 +1,10 @@
 //! Gateway processes against the real API server (tier T1), with a scripted model behind them. The test stands in for the
 //! operator (it writes what the operator would into a run's status) and for the runner (it mints tokens with the key ring).
 
+mod aggregated;
 mod process;
 
+pub use aggregated::Aggregated;
 pub use process::Gateway;
 
 use std::net::SocketAddr;
@@ -114,6 +116,14 @@ impl Bed {
         Ok(reqwest::Client::builder().tls_certs_only([authority]).resolve(&name, address).build()?)
     }
 
+    /// The same with a client certificate (certificate and key, PEM).
+    pub fn client_with_certificate(&self, address: SocketAddr, (certificate, key): (String, String)) -> Result<reqwest::Client> {
+        let authority = reqwest::Certificate::from_pem(self.authority.as_bytes())?;
+        let identity = reqwest::Identity::from_pem(format!("{certificate}{key}").as_bytes())?;
+        let name = format!("agentrun-gateway.{}.svc", self.system);
+        Ok(reqwest::Client::builder().tls_certs_only([authority]).identity(identity).resolve(&name, address).build()?)
+    }
+
     /// A run that has exchanged its ticket, with this much of its budget spent.
     pub async fn run(&self, name: &str, limit: Limit, spent: Spent) -> Result<LiveRun> {
         let (run, nonce) = (self.run_before_exchange(name, limit, spent).await?, random::<16>()?);
@@ -204,14 +214,20 @@ impl Bed {
 
     /// A ServiceAccount of the runs' namespace that may read runs there; its token for the people listener.
     pub async fn reader(&self, name: &str) -> Result<String> {
+        self.account(name, &[(agentrun_crds::GROUP, "agentruns", "get"), (agentrun_crds::GROUP, "agentruns", "list")]).await?;
+        self.server.token(&self.team, name, &[names::PEOPLE_AUDIENCE], None).await
+    }
+
+    /// A ServiceAccount of the runs' namespace with these rights there (group, resource, verb); its token for the API server.
+    pub async fn account(&self, name: &str, rights: &[(&str, &str, &str)]) -> Result<String> {
         self.server.service_account(&self.team, name).await?;
-        let rule = PolicyRule {
-            api_groups: Some(vec![agentrun_crds::GROUP.into()]),
-            resources: Some(vec!["agentruns".into()]),
-            verbs: vec!["get".into(), "list".into(), "watch".into()],
+        let rules = rights.iter().map(|(group, resource, verb)| PolicyRule {
+            api_groups: Some(vec![(*group).into()]),
+            resources: Some(vec![(*resource).into()]),
+            verbs: vec![(*verb).into()],
             ..PolicyRule::default()
-        };
-        let role = Role { metadata: named(name), rules: Some(vec![rule]) };
+        });
+        let role = Role { metadata: named(name), rules: Some(rules.collect()) };
         Api::<Role>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &role).await?;
         let binding = RoleBinding {
             metadata: named(name),
@@ -224,7 +240,7 @@ impl Bed {
             }]),
         };
         Api::<RoleBinding>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &binding).await?;
-        self.server.token(&self.team, name, &[names::PEOPLE_AUDIENCE], None).await
+        self.server.token(&self.team, name, &[], None).await
     }
 
     /// The token of a run for an audience.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod gateway {
+    mod aggregated;
     mod cancel;
     mod crash;
     mod events;

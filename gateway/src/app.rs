@@ -1,4 +1,4 @@
-//! What handlers share, and the routers of the three listeners. Handlers are thin: extract, authorise, act, answer.
+//! What handlers share, and the routers of the listeners. Handlers are thin: extract, authorise, act, answer.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::model::ModelProxy;
 use crate::runs::{RunDirectory, StatusWriter};
 use crate::store::Stores;
-use crate::{artifacts, events, exchange, job, metrics, model, result};
+use crate::{artifacts, events, exchange, job, metrics, model, people, result};
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
@@ -134,12 +134,7 @@ pub fn sandbox_router(state: AppState) -> Router {
 
 /// The people listener.
 pub fn people_router(state: AppState) -> Router {
-    Router::new()
-        .merge(events::people_routes())
-        .merge(artifacts::people_routes())
-        .fallback(no_such_route)
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(state)
+    Router::new().merge(people::routes()).fallback(no_such_route).method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
 /// The operations listener; it may be up before there is a state.
@@ -147,10 +142,10 @@ pub fn operations_router(state: Arc<OnceLock<AppState>>) -> Router {
     metrics::routes().fallback(no_such_route).with_state(state)
 }
 
-async fn no_such_route() -> ApiError {
+pub(crate) async fn no_such_route() -> ApiError {
     ApiError::not_found("there is no such route on this listener")
 }
 
-async fn wrong_method() -> ApiError {
+pub(crate) async fn wrong_method() -> ApiError {
     ApiError::new(http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "the route exists, but not for this method")
 }

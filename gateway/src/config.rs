@@ -23,6 +23,9 @@ pub struct Config {
     /// People: events, artifacts, patch. TLS.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::PEOPLE_PORT)))]
     pub people_listen: SocketAddr,
+    /// The cluster's API server, for people with a kubeconfig. TLS, with its client certificate.
+    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::AGGREGATED_PORT)))]
+    pub aggregated_listen: SocketAddr,
     /// Health and metrics. Plain HTTP.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::OPERATIONS_PORT)))]
     pub operations_listen: SocketAddr,

@@ -106,7 +106,10 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
+        let body = self.body();
+        let mut response = (self.status, Json(&body)).into_response();
+        // For the aggregated listener, which says the same in Kubernetes' words.
+        response.extensions_mut().insert(body);
         for (name, value) in self.headers {
             response.headers_mut().append(name, value);
         }

@@ -2,6 +2,7 @@
 //! against the run's hard budget, and keeps events, artifacts and results. It creates no Pods and reads no Secret outside
 //! its own namespace. The operator and the gateway never import each other; they meet in `AgentRun.status`.
 
+pub mod aggregated;
 pub mod app;
 pub mod artifacts;
 pub mod auth;
@@ -16,14 +17,15 @@ pub mod exchange;
 mod fake_api;
 #[cfg(test)]
 mod fixtures;
+mod followed;
 #[cfg(test)]
 mod http_tests;
 pub mod job;
 pub mod metrics;
 pub mod model;
+pub mod people;
 pub mod result;
 pub mod runs;
-pub mod secrets;
 pub mod serve;
 pub mod store;
 pub mod tls;

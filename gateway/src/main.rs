@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use agentrun_gateway::aggregated::{self, FrontProxy};
 use agentrun_gateway::app::{AppState, Parts, operations_router, people_router, sandbox_router};
 use agentrun_gateway::auth::TokenKeys;
 use agentrun_gateway::budget::Orphans;
@@ -59,7 +60,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         let keys = async { TokenKeys::follow(kube.clone(), config.namespace.clone()).await.context("these token keys cannot be used") };
         tokio::try_join!(keys, follow_certificate(kube.clone(), config.namespace.clone()))
     };
-    let (keys, tls) = tokio::select! {
+    let (keys, certificate) = tokio::select! {
         secrets = secrets => secrets?,
         () = ending.asked() => return Ok(()),
     };
@@ -89,19 +90,28 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 
     let tcp = bind("sandbox", config.sandbox_listen).await?;
+    // The aggregated listener has people behind it too.
     let (sandbox_stop, people_stop) = (Stop::default(), Stop::default());
     let max_connections = config.max_connections;
-    let sandbox = Listener { name: "sandbox", tcp, tls: Some(tls.clone()), router: sandbox_router(state.clone()), max_connections };
+    let tls = Some(certificate.server());
+    let sandbox = Listener { name: "sandbox", tcp, tls: tls.clone(), router: sandbox_router(state.clone()), max_connections };
     let tcp = bind("people", config.people_listen).await?;
-    let people = Listener { name: "people", tcp, tls: Some(tls), router: people_router(state.clone()), max_connections };
+    let people = Listener { name: "people", tcp, tls, router: people_router(state.clone()), max_connections };
+    let tcp = bind("aggregated", config.aggregated_listen).await?;
+    let front_proxy = FrontProxy::default();
+    tokio::spawn(front_proxy.clone().follow(state.kube.clone()));
+    let tls = Some(certificate.server_for(Arc::new(front_proxy.clone())));
+    let router = aggregated::router(state.clone(), front_proxy);
+    let aggregated = Listener { name: "aggregated", tcp, tls, router, max_connections };
     tokio::select! {
         () = state.runs.wait_synced() => {}
         () = ending.asked() => return Ok(()),
     }
     let mut sandbox = tokio::spawn(sandbox.serve(sandbox_stop.clone()));
-    let mut people = tokio::spawn(people.serve(people_stop.clone()));
+    let (people, aggregated) = (people.serve(people_stop.clone()), aggregated.serve(people_stop.clone()));
+    let mut people = tokio::spawn(async move { tokio::join!(people, aggregated) });
     let _ = ready.set(state.clone());
-    tracing::info!(sandbox = %config.sandbox_listen, people = %config.people_listen, "serving");
+    tracing::info!(sandbox = %config.sandbox_listen, people = %config.people_listen, aggregated = %config.aggregated_listen, "serving");
 
     ending.asked().await;
     tracing::info!(seconds = config.drain_seconds, "draining");

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -18,6 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// For a request's header; also how long an idle connection is kept.
@@ -34,6 +38,11 @@ pub struct Listener {
     pub router: Router,
     pub max_connections: usize,
 }
+
+/// The certificates that a client showed in its handshake, its own first. Whether they are worth anything is for the listener's
+/// router to say.
+#[derive(Clone)]
+pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
 /// How a listener is told to end.
 #[derive(Clone, Default)]
@@ -95,16 +104,31 @@ impl Listener {
 async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, gently: CancellationToken) {
     let _ = stream.set_nodelay(true); // small frames of a stream would wait 40 ms otherwise
     match tls {
-        None => http(stream, router, gently).await,
+        None => http(stream, router, None, gently).await,
         Some(tls) => match timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-            Ok(Ok(stream)) => http(stream, router, gently).await,
+            Ok(Ok(stream)) => {
+                let shown = stream.get_ref().1.peer_certificates();
+                let peer = shown.map(|chain| PeerCertificates(chain.iter().map(|one| one.clone().into_owned()).collect()));
+                http(stream, router, peer, gently).await
+            }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         },
     }
 }
 
-async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: I, router: Router, gently: CancellationToken) {
+async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: I,
+    router: Router,
+    peer: Option<PeerCertificates>,
+    gently: CancellationToken,
+) {
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        request
+    });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(MAX_HEADER_BYTES);
     builder
@@ -114,7 +138,7 @@ async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: I, rou
         .max_header_list_size(MAX_HEADER_BYTES as u32)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10));
-    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,

@@ -1,5 +1,5 @@
-//! TLS of the sandbox and people listeners. The certificate comes from a Secret that the operator writes and rotates; handshakes
-//! always use the newest usable one.
+//! TLS of the listeners. The certificate comes from a Secret that the operator writes and rotates; handshakes always use the
+//! newest usable one.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,13 +9,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::oneshot;
 
-use crate::secrets::follow;
+use crate::followed::follow;
 
 /// The certificate in use.
 #[derive(Debug)]
@@ -28,11 +29,11 @@ impl ResolvesServerCert for ServingCertificate {
 }
 
 /// Wait for the Secret and follow it from then on. One that cannot be used is logged, and the one before is kept.
-pub async fn follow_certificate(client: Client, namespace: String) -> anyhow::Result<Arc<ServerConfig>> {
+pub async fn follow_certificate(client: Client, namespace: String) -> anyhow::Result<Arc<ServingCertificate>> {
     let (first, waiting) = oneshot::channel();
     let mut first = Some(first);
     let mut current: Option<Arc<ServingCertificate>> = None;
-    tokio::spawn(follow(client, namespace, names::SERVING_SECRET, move |secret| match (certified_key(&secret), &current) {
+    tokio::spawn(follow(client, namespace, names::SERVING_SECRET, move |secret: Secret| match (certified_key(&secret), &current) {
         (Ok(key), Some(current)) => {
             *current.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
             tracing::info!("serving certificate taken");
@@ -48,14 +49,24 @@ pub async fn follow_certificate(client: Client, namespace: String) -> anyhow::Re
             tracing::error!(error = format!("{error:#}"), "the serving certificate cannot be used; waiting for a better one")
         }
     }));
-    let certificate = waiting.await.context("the watch of the serving certificate has ended")?;
-    Ok(Arc::new(config(certificate)))
+    waiting.await.context("the watch of the serving certificate has ended")
 }
 
-fn config(certificate: Arc<ServingCertificate>) -> ServerConfig {
-    let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(certificate);
+impl ServingCertificate {
+    /// A listener whose clients show no certificate.
+    pub fn server(self: &Arc<Self>) -> Arc<ServerConfig> {
+        finish(ServerConfig::builder().with_no_client_auth().with_cert_resolver(self.clone()))
+    }
+
+    /// A listener that asks its clients for a certificate.
+    pub fn server_for(self: &Arc<Self>, clients: Arc<dyn ClientCertVerifier>) -> Arc<ServerConfig> {
+        finish(ServerConfig::builder().with_client_cert_verifier(clients).with_cert_resolver(self.clone()))
+    }
+}
+
+fn finish(mut config: ServerConfig) -> Arc<ServerConfig> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    config
+    Arc::new(config)
 }
 
 fn certified_key(secret: &Secret) -> anyhow::Result<CertifiedKey> {

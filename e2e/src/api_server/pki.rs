@@ -1,5 +1,5 @@
-//! Keys and certificates of one test server: a CA, its serving certificate for loopback, and the key that signs
-//! ServiceAccount tokens.
+//! Keys and certificates of one test server: a CA, its serving certificate for loopback, the key that signs ServiceAccount
+//! tokens, and the authority by which the server shows itself to aggregated APIs.
 
 use std::path::Path;
 
@@ -10,6 +10,42 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsa
 pub struct Ca {
     pub pem: String,
     pub der: Vec<u8>,
+}
+
+/// The common name of the API server's certificate towards aggregated APIs.
+pub const FRONT_PROXY: &str = "front-proxy-client";
+
+/// An authority that signs client certificates.
+pub struct Clients(CertifiedIssuer<'static, KeyPair>);
+
+impl Clients {
+    pub fn new() -> Result<Self> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        params.distinguished_name.push(rcgen::DnType::CommonName, "agentrun test clients");
+        Ok(Clients(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+
+    /// Certificate and key of a client with this common name, PEM.
+    pub fn client(&self, name: &str) -> Result<(String, String)> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
+    }
+}
+
+/// Write `front-proxy-ca.crt`, `front-proxy.crt` and `front-proxy.key` into the folder.
+pub fn write_front_proxy(folder: &Path) -> Result<Clients> {
+    let clients = Clients::new()?;
+    let (certificate, key) = clients.client(FRONT_PROXY)?;
+    std::fs::write(folder.join("front-proxy-ca.crt"), clients.0.pem())?;
+    std::fs::write(folder.join("front-proxy.crt"), certificate)?;
+    std::fs::write(folder.join("front-proxy.key"), key)?;
+    Ok(clients)
 }
 
 /// Write `serving.crt`, `serving.key`, `accounts.key` and `accounts.pub` into the folder.

@@ -17,6 +17,9 @@ pub struct Gateway {
     pub url: String,
     /// The people listener's base address; `http` reaches it too.
     pub people_url: String,
+    /// The aggregated listener's, which wants the API server's certificate.
+    pub aggregated_url: String,
+    pub aggregated: SocketAddr,
     pub http: reqwest::Client,
     operations: String,
     log: PathBuf,
@@ -25,7 +28,7 @@ pub struct Gateway {
 impl Bed {
     /// Start a gateway and wait until it is ready. The same `instance` again takes over what the one before left.
     pub async fn gateway(&self, instance: &str) -> Result<Gateway> {
-        let [sandbox, people, operations] = free_addresses()?;
+        let [sandbox, people, aggregated, operations] = free_addresses()?;
         let data = self.data.path().join(instance);
         std::fs::create_dir_all(&data)?;
         let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs/gateways");
@@ -40,6 +43,7 @@ impl Bed {
             .arg(format!("--instance={instance}"))
             .arg(format!("--sandbox-listen={sandbox}"))
             .arg(format!("--people-listen={people}"))
+            .arg(format!("--aggregated-listen={aggregated}"))
             .arg(format!("--operations-listen={operations}"))
             .arg(format!("--data-dir={}", data.display()))
             .arg("--drain-seconds=2")
@@ -55,7 +59,9 @@ impl Bed {
         let http = self.client_through(sandbox)?;
         let url = format!("https://{name}:{}", sandbox.port());
         let people_url = format!("https://{name}:{}", people.port());
-        let mut gateway = Gateway { child, address: sandbox, url, people_url, http, operations: format!("http://{operations}"), log };
+        let aggregated_url = format!("https://{name}:{}", aggregated.port());
+        let operations = format!("http://{operations}");
+        let mut gateway = Gateway { child, address: sandbox, url, people_url, aggregated_url, aggregated, http, operations, log };
         gateway.ready().await?;
         Ok(gateway)
     }
@@ -141,8 +147,8 @@ fn program() -> Result<PathBuf> {
     built.clone().map_err(anyhow::Error::msg)
 }
 
-fn free_addresses() -> Result<[SocketAddr; 3]> {
-    let held = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
+fn free_addresses() -> Result<[SocketAddr; 4]> {
+    let held = [(); 4].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
     let mut addresses = Vec::new();
     for listener in &held {
         match listener {
@@ -150,5 +156,5 @@ fn free_addresses() -> Result<[SocketAddr; 3]> {
             Err(error) => bail!("no free port: {error}"),
         }
     }
-    addresses.try_into().map_err(|_| anyhow::anyhow!("three listeners have three addresses"))
+    addresses.try_into().map_err(|_| anyhow::anyhow!("four listeners have four addresses"))
 }

@@ -15,27 +15,45 @@ use crate::runs;
 use crate::store::Digest;
 
 /// `{"artifacts": [{name, digest, bytes}]}`, by name.
-pub(super) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
     let artifacts = state.stores.artifacts.list(runs::uid(&person.run)).await?;
     Ok(Json(json!({ "artifacts": artifacts })))
 }
 
-/// A blob that this run refers to; anything else is 404, whether another run has it or not.
-pub(super) async fn blob(
+/// The part of the path that says which artifact.
+#[derive(serde::Deserialize)]
+pub(crate) struct Which {
+    artifact: String,
+}
+
+/// A blob that this run refers to, by digest or by name; anything else is 404, whether another run has it or not.
+pub(crate) async fn blob(
     person: Person<Get>,
     State(state): State<AppState>,
-    Path((_, _, digest)): Path<(String, String, String)>,
+    Path(Which { artifact }): Path<Which>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let digest = Digest::parse(&digest)
-        .map_err(|error| ApiError::bad_request("invalid_digest", format!("the path's last part {error}")).field("digest"))?;
-    let named = state.stores.artifacts.list(runs::uid(&person.run)).await?.into_iter().find(|artifact| artifact.digest == digest);
-    let name = named.map_or_else(|| digest.hex(), |artifact| artifact.name);
+    let named = state.stores.artifacts.list(runs::uid(&person.run)).await?;
+    let (digest, name) = match artifact.strip_prefix("sha256:") {
+        Some(_) => {
+            let digest = Digest::parse(&artifact)
+                .map_err(|error| ApiError::bad_request("invalid_digest", format!("the path's last part {error}")).field("artifact"))?;
+            let named = named.into_iter().find(|artifact| artifact.digest == digest);
+            (digest, named.map_or_else(|| digest.hex(), |artifact| artifact.name))
+        }
+        None => {
+            let named = named.into_iter().find(|known| known.name == artifact).ok_or_else(|| {
+                let artifact = crate::body::shortened(&artifact);
+                ApiError::not_found(format!("this run has no artifact {artifact}; `artifacts` lists those that it has")).field("artifact")
+            })?;
+            (named.digest, named.name)
+        }
+    };
     send(&state, &person, digest, &name, "application/octet-stream", &headers).await
 }
 
 /// The patch of the validated result.
-pub(super) async fn patch(person: Person<Get>, State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
+pub(crate) async fn patch(person: Person<Get>, State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     let no_patch = |message: &str| ApiError::new(StatusCode::NOT_FOUND, "no_patch", message);
     let result = person.run.status.as_ref().and_then(|status| status.result.as_ref());
     let result = match result {

@@ -4,7 +4,9 @@ mod download;
 mod upload;
 
 use axum::Router;
-use axum::routing::{get, post, put};
+use axum::routing::{post, put};
+
+pub(crate) use download::{blob, list, patch};
 
 use crate::app::AppState;
 
@@ -15,12 +17,4 @@ pub const PATCH_NAME: &str = "changes.patch";
 pub fn sandbox_routes() -> Router<AppState> {
     use agentrun_protocol::routes::{ARTIFACTS, BLOBS};
     Router::new().route(&format!("{BLOBS}/{{digest}}"), put(upload::blob)).route(ARTIFACTS, post(upload::name))
-}
-
-/// Routes of the people listener.
-pub fn people_routes() -> Router<AppState> {
-    Router::new()
-        .route("/v1/namespaces/{ns}/runs/{name}/artifacts", get(download::list))
-        .route("/v1/namespaces/{ns}/runs/{name}/artifacts/{digest}", get(download::blob))
-        .route("/v1/namespaces/{ns}/runs/{name}/patch", get(download::patch))
 }

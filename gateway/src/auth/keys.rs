@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use tokio::sync::{oneshot, watch};
 
-use crate::secrets::follow;
+use crate::followed::follow;
 
 /// The current key ring. Cheap to clone; no `Debug`.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ impl TokenKeys {
         let (first, waiting) = oneshot::channel();
         let mut first = Some(first);
         let mut sender: Option<watch::Sender<Arc<KeyRing>>> = None;
-        tokio::spawn(follow(client, namespace, names::TOKEN_KEYS_SECRET, move |secret| match (ring(secret), &sender) {
+        tokio::spawn(follow(client, namespace, names::TOKEN_KEYS_SECRET, move |secret: Secret| match (ring(secret), &sender) {
             (Ok(ring), Some(sender)) => {
                 sender.send_replace(Arc::new(ring));
                 tracing::info!("token keys taken");

@@ -1,7 +1,7 @@
 //! People: who they are, and whether they may do what the route does to the run in the path. On the people listener a
 //! ServiceAccount or OIDC bearer token is checked by TokenReview; on the aggregated listener the API server has said who it
 //! is, and that listener alone puts an `Identity` into the request. A SubjectAccessReview decides in both cases. Routes name
-//! their parameters `{ns}` and `{name}`.
+//! their parameters `{ns}` and `{name}`, or `{id}`.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,7 +18,9 @@ use kube::{Api, Client};
 
 use super::bearer;
 use crate::app::AppState;
+use crate::body::shortened;
 use crate::error::ApiError;
+use crate::runs;
 
 const REVIEW_TIME: Duration = Duration::from_secs(5);
 
@@ -64,19 +66,52 @@ impl<V: Verb> FromRequestParts<AppState> for Person<V> {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let Identity(user) = identify(parts, state).await?;
-        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| ApiError::not_found("no such route"))?;
-        let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned());
-        let (Some(namespace), Some(name)) = (param("ns"), param("name")) else {
-            return Err(ApiError::internal("a people route lacks {ns} or {name}"));
-        };
         let username = user.username.clone().unwrap_or_default();
-        authorize(&state.kube, user, V::VERB, &namespace, &name).await?;
-        let run = state
-            .runs
-            .get_named(&namespace, &name)
-            .ok_or_else(|| ApiError::not_found(format!("there is no AgentRun {name} in namespace {namespace}")))?;
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| ApiError::not_found("no such route"))?;
+        let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+        let run = match (param("ns"), param("name"), param("id")) {
+            (Some(namespace), Some(name), _) => by_name::<V>(state, user, namespace, name).await?,
+            (_, _, Some(id)) => by_id::<V>(state, user, id).await?,
+            _ => return Err(ApiError::internal("a people route lacks {ns} and {name}, or {id}")),
+        };
         Ok(Person { username, run, verb: PhantomData })
     }
+}
+
+/// Whoever may not do this learns nothing of whether there is such a run.
+async fn by_name<V: Verb>(state: &AppState, user: UserInfo, namespace: &str, name: &str) -> Result<Arc<AgentRun>, ApiError> {
+    let absent = || {
+        let (namespace, name) = (shortened(namespace), shortened(name));
+        ApiError::not_found(format!("there is no AgentRun {name} in namespace {namespace}"))
+    };
+    // Names go into the paths of our own requests.
+    if !is_name(namespace) || !is_name(name) {
+        return Err(absent());
+    }
+    if !allowed(&state.kube, user, V::VERB, namespace, Some(name)).await? {
+        return Err(forbidden(V::VERB, namespace, Some(name)));
+    }
+    state.runs.find_named(namespace, name).await?.ok_or_else(absent)
+}
+
+/// An id alone says nothing of where the run is, so whoever may not read it is told that there is none.
+async fn by_id<V: Verb>(state: &AppState, user: UserInfo, id: &str) -> Result<Arc<AgentRun>, ApiError> {
+    let absent = || ApiError::not_found("there is no AgentRun with this id, or you may not read it");
+    let run = state.runs.get(id).ok_or_else(absent)?;
+    let (namespace, name) = (runs::namespace(&run), runs::name(&run));
+    if allowed(&state.kube, user.clone(), V::VERB, namespace, Some(name)).await? {
+        return Ok(run);
+    }
+    if V::VERB != Get::VERB && allowed(&state.kube, user, Get::VERB, namespace, Some(name)).await? {
+        return Err(forbidden(V::VERB, namespace, Some(name)));
+    }
+    Err(absent())
+}
+
+/// What the API server takes as the name of a namespace or a run.
+pub(crate) fn is_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    (1..=253).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('.') && !text.contains("..")
 }
 
 /// Who sends this request.
@@ -121,7 +156,8 @@ async fn authenticate(kube: &Client, token: String) -> Result<UserInfo, ApiError
     Err(unauthorized())
 }
 
-async fn authorize(kube: &Client, user: UserInfo, verb: &str, namespace: &str, name: &str) -> Result<(), ApiError> {
+/// Whether somebody may do this to one run, or to all runs of a namespace.
+pub(crate) async fn allowed(kube: &Client, user: UserInfo, verb: &str, namespace: &str, name: Option<&str>) -> Result<bool, ApiError> {
     let api: Api<SubjectAccessReview> = Api::all(kube.clone());
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
@@ -134,7 +170,7 @@ async fn authorize(kube: &Client, user: UserInfo, verb: &str, namespace: &str, n
                 resource: Some("agentruns".into()),
                 verb: Some(verb.into()),
                 namespace: Some(namespace.into()),
-                name: Some(name.into()),
+                name: name.map(Into::into),
                 ..ResourceAttributes::default()
             }),
             ..SubjectAccessReviewSpec::default()
@@ -142,14 +178,17 @@ async fn authorize(kube: &Client, user: UserInfo, verb: &str, namespace: &str, n
         ..SubjectAccessReview::default()
     };
     let answer = in_time(api.create(&PostParams::default(), &review)).await?;
-    if answer.status.is_some_and(|status| status.allowed) {
-        return Ok(());
-    }
-    Err(ApiError::new(
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+/// 403, with what is needed.
+pub(crate) fn forbidden(verb: &str, namespace: &str, name: Option<&str>) -> ApiError {
+    let which = name.map(|name| format!(", for {name}")).unwrap_or_default();
+    ApiError::new(
         StatusCode::FORBIDDEN,
         "forbidden",
-        format!("this needs the RBAC verb {verb} on agentruns.{GROUP}, for {name} in namespace {namespace}"),
-    ))
+        format!("this needs the RBAC verb {verb} on agentruns.{GROUP}{which} in namespace {namespace}"),
+    )
 }
 
 #[cfg(test)]

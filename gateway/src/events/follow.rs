@@ -44,9 +44,9 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(store: Arc<dyn EventStore>, clock: Clock, run_uid: String, wanted: Wanted) -> Self {
+    pub(super) fn new(store: Arc<dyn EventStore>, clock: Clock, run_uid: String, wanted: Wanted, times: Times) -> Self {
         let wake = store.subscribe(&run_uid);
-        Follower { store, clock, run_uid, wanted, times: Times::default(), wake }
+        Follower { store, clock, run_uid, wanted, times, wake }
     }
 
     /// The next page. An append after this wakes the follower.
@@ -116,7 +116,8 @@ impl Follower {
                 },
                 () = reader.closed() => return Some(None),
                 () = tokio::time::sleep_until(until) => {
-                    return Some(Some(form.farewell("stream_too_long", "a stream ends after an hour", self.wanted.after)));
+                    let message = format!("a stream ends after {} s here", self.times.longest.as_secs());
+                    return Some(Some(form.farewell("stream_too_long", &message, self.wanted.after)));
                 }
                 () = tokio::time::sleep(self.times.heartbeat) => {
                     if timeout(self.times.patience, reader.send(form.heartbeat().into())).await.is_err() {
@@ -161,8 +162,7 @@ mod tests {
 
         async fn follow(&self, after: i64, form: Form, times: Times, gates: &Gates) -> std::pin::Pin<Box<dyn Stream<Item = Bytes> + Send>> {
             let wanted = Wanted { after, follow: true, form };
-            let mut follower = Follower::new(self.store.clone(), Clock::system(), "u".into(), wanted);
-            follower.times = times;
+            let mut follower = Follower::new(self.store.clone(), Clock::system(), "u".into(), wanted, times);
             let first = follower.page().await.expect("page");
             let place = gates.enter(Gate::Follow, "u").expect("room");
             Box::pin(follower.stream(first, place))
@@ -209,7 +209,7 @@ mod tests {
         while let Some(text) = next(&mut sse).await {
             last = text;
         }
-        assert_eq!(last, ": stream_too_long: a stream ends after an hour; resume with Last-Event-ID: 0\n\n");
+        assert_eq!(last, ": stream_too_long: a stream ends after 0 s here; resume with Last-Event-ID: 0\n\n");
         let mut ndjson = log.follow(0, Form::Ndjson, times, &Gates::default()).await;
         assert_eq!(next(&mut ndjson).await.as_deref(), Some("\n"));
     }
@@ -255,7 +255,7 @@ mod tests {
         let log = Log::new();
         let gates = Gates::default();
         let wanted = Wanted { after: 0, follow: true, form: Form::Sse };
-        let mut follower = Follower::new(log.store.clone(), Clock::system(), "u".into(), wanted);
+        let mut follower = Follower::new(log.store.clone(), Clock::system(), "u".into(), wanted, Times::default());
         let first = follower.page().await.expect("page");
         let places: Vec<_> = (0..31).map(|_| gates.enter(Gate::Follow, "u").expect("room")).collect();
         let stream = follower.stream(first, gates.enter(Gate::Follow, "u").expect("the last place"));

@@ -9,9 +9,10 @@ mod read;
 mod recorder;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::post;
 
 pub use derive::result_event;
+pub(crate) use read::{log_of_run, of_run};
 pub use recorder::LogRecorder;
 
 use crate::app::AppState;
@@ -19,9 +20,4 @@ use crate::app::AppState;
 /// Routes of the sandbox listener.
 pub fn sandbox_routes() -> Router<AppState> {
     Router::new().route(agentrun_protocol::routes::EVENTS, post(append::append))
-}
-
-/// Routes of the people listener.
-pub fn people_routes() -> Router<AppState> {
-    Router::new().route("/v1/namespaces/{ns}/runs/{name}/events", get(read::read))
 }

@@ -1,30 +1,58 @@
-//! GET of a run's events by people.
+//! GET of a run's events by people, as `events` or as `log`. They differ in how long a stream may go on behind the cluster's API
+//! server, which cuts a GET of a named object at 60 s unless it is called `log`.
+
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::cursor::Wanted;
-use super::follow::Follower;
+use super::follow::{Follower, Times};
 use super::frames::Form;
 use crate::app::AppState;
-use crate::auth::{Get, Person};
+use crate::auth::{Get, Identity, Person};
 use crate::error::ApiError;
 use crate::store::Gate;
 
-pub(super) async fn read(
+/// Where the API server would cut: the stream ends before, and says where to resume.
+const BEFORE_THE_CUT: Duration = Duration::from_secs(50);
+
+type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// `events`.
+pub(crate) async fn of_run(
     person: Person<Get>,
     State(state): State<AppState>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    behind: Option<Extension<Identity>>,
+    query: Parameters,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
+    let mut times = Times::default();
+    if behind.is_some() {
+        times.longest = BEFORE_THE_CUT;
+    }
+    read(person, state, query, headers, times).await
+}
+
+/// `log`.
+pub(crate) async fn log_of_run(
+    person: Person<Get>,
+    State(state): State<AppState>,
+    query: Parameters,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    read(person, state, query, headers, Times::default()).await
+}
+
+async fn read(person: Person<Get>, state: AppState, query: Parameters, headers: HeaderMap, times: Times) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|_| ApiError::bad_request("invalid_query", "the query string cannot be read").field("query"))?;
     let wanted = Wanted::parse(&query, &headers)?;
     let uid = crate::runs::uid(&person.run).to_owned();
     let place = state.stores.gates.enter(Gate::Follow, &uid)?;
-    let mut follower = Follower::new(state.stores.events.clone(), state.clock.clone(), uid, wanted);
+    let mut follower = Follower::new(state.stores.events.clone(), state.clock.clone(), uid, wanted, times);
     let first = follower.page().await?;
     // To a browser that has seen the end and reconnects, this says: there is nothing more, stop.
     if wanted.form == Form::Sse && first.closed && wanted.after == first.last {

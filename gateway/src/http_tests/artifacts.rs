@@ -75,7 +75,8 @@ async fn refusals_keep_nothing() {
     let reserved = world.runner(RUN_UID, "POST", NAMES, json!({"name": "changes.patch", "digest": kept}).to_string()).await;
     assert_eq!(reserved.refusal(), (422, "invalid_field".into(), Some("name".into())));
     assert_eq!(
-        world.person(ALICE, &format!("{LIST}/nonsense"), &[]).await.refusal(),
-        (400, "invalid_digest".into(), Some("digest".into()))
+        world.person(ALICE, &format!("{LIST}/sha256:nonsense"), &[]).await.refusal(),
+        (400, "invalid_digest".into(), Some("artifact".into()))
     );
+    assert_eq!(world.person(ALICE, &format!("{LIST}/nonsense"), &[]).await.refusal(), (404, "not_found".into(), Some("artifact".into())));
 }

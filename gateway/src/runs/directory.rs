@@ -112,6 +112,20 @@ impl RunDirectory {
         runs.by_uid.get(uid).cloned()
     }
 
+    /// A run by namespace and name; one that the watch has not brought yet is read, so that whoever has just made it finds it.
+    /// No answer from the API server: 503.
+    pub async fn find_named(&self, namespace: &str, name: &str) -> Result<Option<Arc<AgentRun>>, ApiError> {
+        if let Some(run) = self.get_named(namespace, name) {
+            return Ok(Some(run));
+        }
+        let api: Api<AgentRun> = Api::namespaced(self.client.clone(), namespace);
+        match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
+            Ok(Ok(run)) => Ok(run.map(|run| Arc::new(slim(run)))),
+            Ok(Err(error)) => Err(ApiError::api_server(error)),
+            Err(_) => Err(ApiError::api_server("reading an AgentRun took too long")),
+        }
+    }
+
     /// Every run, as last seen by the watch.
     pub fn snapshot(&self) -> Vec<Arc<AgentRun>> {
         self.lock().by_uid.values().cloned().collect()

@@ -1,0 +1,73 @@
+//! What people and their programs may ask: one list of operations, mounted on the listener for people and on the one behind the
+//! cluster's API server. Documents and tests are made from the same list, so an operation that exists is in all of them.
+
+use axum::Router;
+use axum::routing::{MethodRouter, get};
+
+use crate::app::AppState;
+use crate::{artifacts, events};
+
+/// One operation on a run.
+pub struct Operation {
+    pub method: &'static str,
+    /// Beneath the run.
+    pub path: &'static str,
+    /// The RBAC verb on `agentruns.agentrun.dev` that it needs.
+    pub right: &'static str,
+    /// For the OpenAPI document.
+    pub summary: &'static str,
+    handler: fn() -> MethodRouter<AppState>,
+}
+
+/// Every operation on a run.
+pub const OPERATIONS: &[Operation] = &[
+    Operation { method: "GET", path: "/events", right: "get", summary: "Events, up to now or followed", handler: || get(events::of_run) },
+    Operation {
+        method: "GET",
+        path: "/log",
+        right: "get",
+        summary: "Events, as `events`; the API server lets this one be followed for long",
+        handler: || get(events::log_of_run),
+    },
+    Operation {
+        method: "GET",
+        path: "/artifacts",
+        right: "get",
+        summary: "Names, digests and sizes of the run's artifacts",
+        handler: || get(artifacts::list),
+    },
+    Operation {
+        method: "GET",
+        path: "/artifacts/{artifact}",
+        right: "get",
+        summary: "The content of an artifact, by digest or name",
+        handler: || get(artifacts::blob),
+    },
+    Operation { method: "GET", path: "/patch", right: "get", summary: "The patch, for `git apply`", handler: || get(artifacts::patch) },
+];
+
+impl Operation {
+    /// The subresource's name, the first part of its path.
+    pub fn subresource(&self) -> &'static str {
+        self.path.trim_start_matches('/').split('/').next().unwrap_or_default()
+    }
+
+    /// What the API server's RBAC calls the method.
+    pub fn kubernetes_verb(&self) -> &'static str {
+        match self.method {
+            "POST" => "create",
+            "PUT" => "update",
+            _ => "get",
+        }
+    }
+}
+
+/// Every operation, to be mounted beneath a path that names a run by `{ns}` and `{name}`, or by `{id}`.
+pub fn run_routes() -> Router<AppState> {
+    OPERATIONS.iter().fold(Router::new(), |router, operation| router.route(operation.path, (operation.handler)()))
+}
+
+/// Routes of the listener for people.
+pub fn routes() -> Router<AppState> {
+    Router::new().nest("/v1/namespaces/{ns}/runs/{name}", run_routes()).nest("/v1/runs/{id}", run_routes())
+}
