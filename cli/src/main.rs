@@ -27,6 +27,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::{Arguments, Command, DryRun};
 use crate::cluster::Cluster;
@@ -58,9 +59,11 @@ fn main() -> ExitCode {
 
 /// The keyboard ends us, not the run.
 async fn interruptible(arguments: &Arguments) -> Result<Exit, Failure> {
+    // Before anything else: the first output may be there before the first turn of the select.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Failure::local("listening for the keyboard", &error))?;
     tokio::select! {
         ended = run(arguments) => ended,
-        _ = tokio::signal::ctrl_c() => {
+        _ = interrupt.recv() => {
             if matches!(arguments.command, Command::Submit(_) | Command::Watch(_) | Command::Rerun(_) | Command::Wait(_)) {
                 let _ = writeln!(std::io::stderr(), "\ninterrupted; a run that was submitted goes on: kubectl agentrun list");
             }
