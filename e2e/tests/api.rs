@@ -7,5 +7,6 @@ mod api {
     mod hostile;
     mod raw;
     mod server;
+    mod submitter;
     mod tables;
 }

@@ -33,7 +33,7 @@ class Release(unittest.TestCase):
             self.assertNotIn("another", line)
 
     def test_everything_namespaced_is_in_the_release_namespace(self):
-        cluster = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+        cluster = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
         for values in VALUES:
             for o in render(values):
                 # The one grant that only kube-system can give: to read whom the front proxy's certificate is of.
@@ -62,10 +62,11 @@ class Release(unittest.TestCase):
     def test_notes_warn_of_what_is_risky(self):
         rows = [
             ([], ["no registry serves it", "any Pod of the cluster may talk to port 9443"], ["ARE LOST", "networkPolicy.enabled=false"]),
-            (file_arguments("production.yaml"), ["helm test agentrun"], ["WARNING", "Note "]),
+            (file_arguments("production.yaml"), ["helm test agentrun", "Note admission.submitter: this cluster"], ["WARNING", "Note networkPolicy"]),
             (file_arguments("trial.yaml"), ["ARE LOST"], []),
             (file_arguments("model-in-cluster.yaml"), ["no registry serves it"], ["ARE LOST"]),
-            (file_arguments("by-hand.yaml"), ["networkPolicy.enabled=false", "service.type=LoadBalancer", "crds.install=false"], []),
+            (file_arguments("by-hand.yaml"), ["networkPolicy.enabled=false", "service.type=LoadBalancer", "crds.install=false",
+                                              "spec.submittedBy OF A RUN"], ["Note admission"]),
             (["--set", "log.level=trace"], ["log.level=trace"], []),
         ]
         for arguments, expected, absent in rows:

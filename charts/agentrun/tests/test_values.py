@@ -44,6 +44,7 @@ REFUSED = [
     ('networkPolicy.gatewayExtraEgress=[{}]', ["/networkPolicy/gatewayExtraEgress/0", "minProperties"]),
     ('log.level="info; rm"', ["/log/level", "does not match"]),
     ('log.format="xml"', ["/log/format", "'json'"]),
+    ('admission.submitter="yes"', ["/admission/submitter", "want boolean"]),
     ('rbac.aggregate="yes"', ["/rbac/aggregate", "want boolean"]),
     ('crds.instal=true', ["/crds", "'instal' not allowed"]),
 ]
