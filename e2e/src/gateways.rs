@@ -10,7 +10,8 @@ pub use process::Gateway;
 use std::net::SocketAddr;
 
 use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, InlineFile, Source};
-use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedModel};
+use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedApprovals, ResolvedModel};
+use agentrun_crds::approval_rules::{ApprovalRule, RuleDecision};
 use agentrun_crds::budget::{Budget, Limit, Spent};
 use agentrun_crds::model_provider::{Dialect, ModelProvider, ModelProviderSpec, PlainHttp, ProvidedModel, SecretKeyRef};
 use agentrun_crds::{agent_policy::HostUsers, names};
@@ -273,7 +274,18 @@ fn resolved(budget: Limit) -> Resolved {
         allowed_paths: vec!["**".into()],
         checks: Vec::new(),
         host_users: HostUsers::Isolated,
-        approvals: None,
+        approvals: Some(ResolvedApprovals {
+            policy_rules: vec![ApprovalRule {
+                tools: vec!["run_command".into()],
+                argv: None,
+                paths: Vec::new(),
+                decision: RuleDecision::Ask,
+            }],
+            run_rules: Vec::new(),
+            timeout_seconds: 600,
+            max_pause_seconds: 0,
+            submitter_may_approve: true,
+        }),
         runtime_class_name: None,
         cpu: "1".into(),
         memory: "1Gi".into(),

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::model::ModelProxy;
 use crate::runs::{RunDirectory, StatusWriter};
 use crate::store::Stores;
-use crate::{artifacts, events, exchange, job, metrics, model, people, result};
+use crate::{approvals, artifacts, events, exchange, job, metrics, model, people, result};
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
@@ -102,11 +102,13 @@ pub enum Access {
     Exchange,
     ModelToken,
     EventsToken,
+    ApprovalsToken,
     /// A live run token of any audience.
     AnyToken,
 }
 
-/// Every route of the sandbox listener, for tests that try each with each wrong credential. `{digest}` stands for a digest.
+/// Every route of the sandbox listener, for tests that try each with each wrong credential. `{digest}` stands for a digest,
+/// `{approval}` for an approval's id.
 pub const SANDBOX_ROUTES: &[(&str, &str, Access)] = &[
     ("POST", routes::EXCHANGE, Access::Exchange),
     ("POST", routes::RENEW, Access::AnyToken),
@@ -116,6 +118,9 @@ pub const SANDBOX_ROUTES: &[(&str, &str, Access)] = &[
     ("POST", routes::ARTIFACTS, Access::EventsToken),
     ("POST", routes::RESULT, Access::EventsToken),
     ("POST", routes::CHAT_COMPLETIONS, Access::ModelToken),
+    ("POST", routes::APPROVALS, Access::ApprovalsToken),
+    ("GET", "/sandbox/v1/approvals/{approval}", Access::ApprovalsToken),
+    ("POST", "/sandbox/v1/approvals/{approval}/consume", Access::ApprovalsToken),
 ];
 
 /// The sandbox listener.
@@ -127,6 +132,7 @@ pub fn sandbox_router(state: AppState) -> Router {
         .merge(events::sandbox_routes())
         .merge(artifacts::sandbox_routes())
         .merge(result::sandbox_routes())
+        .merge(approvals::sandbox_routes())
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)

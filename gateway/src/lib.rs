@@ -4,6 +4,7 @@
 
 pub mod aggregated;
 pub mod app;
+pub mod approvals;
 pub mod artifacts;
 pub mod auth;
 pub mod body;

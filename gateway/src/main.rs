@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentrun_gateway::aggregated::{self, FrontProxy};
 use agentrun_gateway::app::{AppState, Parts, operations_router, people_router, sandbox_router};
+use agentrun_gateway::approvals::Expiry;
 use agentrun_gateway::auth::TokenKeys;
 use agentrun_gateway::budget::Orphans;
 use agentrun_gateway::clock::Clock;
@@ -86,6 +87,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(state.model.providers.clone().run());
     tokio::spawn(recorder.run(state.runs.clone()));
     tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone()));
+    tokio::spawn(Expiry { status: state.status.clone(), directory: state.runs.clone(), clock: clock.clone() }.run());
     let longest_call = Box::new(move |provider: &str| proxy.longest_call(provider));
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 

@@ -23,7 +23,7 @@ pub enum EventType {
     ModelCall,
     /// `{gate, dimension?}`
     Budget,
-    /// `{id, state, kind, summary}`
+    /// `{id, state, kind, summary, expiresAt?, decidedBy?, scope?, reason?, executionId?, outcome?}`
     Approval,
     /// `{from, to, reason}`
     Gap,

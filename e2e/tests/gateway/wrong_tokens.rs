@@ -24,6 +24,10 @@ fn blob_digest() -> String {
     format!("sha256:{hex}")
 }
 
+fn action() -> Value {
+    json!({"tool": "run_command", "argv": ["ls"]})
+}
+
 /// A body that the route takes from the run's own runner.
 fn good_body(path: &str, run: &LiveRun) -> Result<Vec<u8>> {
     let value = match path {
@@ -34,6 +38,9 @@ fn good_body(path: &str, run: &LiveRun) -> Result<Vec<u8>> {
             "runUid": run.uid, "attempt": 1, "outcome": "agentError", "message": "m", "steps": 1, "checks": [], "changes": [], "manifestComplete": true,
         }),
         routes::CHAT_COMPLETIONS => request_body(MODEL, "hello", false),
+        routes::APPROVALS => json!({ "action": action() }),
+        "/sandbox/v1/approvals/{approval}" => return Ok(Vec::new()),
+        "/sandbox/v1/approvals/{approval}/consume" => json!({"action": action(), "executionId": "x"}),
         path if path.starts_with(routes::BLOBS) => return Ok(BLOB.to_vec()),
         path => bail!("route {path} has no body here: add one, so that wrong tokens are tried on it"),
     };
@@ -41,7 +48,7 @@ fn good_body(path: &str, run: &LiveRun) -> Result<Vec<u8>> {
 }
 
 async fn send(gateway: &Gateway, (method, path): (&str, &str), run: &LiveRun, headers: &[(&str, String)]) -> Result<(u16, String)> {
-    let url = format!("{}{}", gateway.url, path.replace("{digest}", &blob_digest()));
+    let url = format!("{}{}", gateway.url, path.replace("{digest}", &blob_digest()).replace("{approval}", "1"));
     let mut request = gateway.http.request(method.parse()?, url).body(good_body(path, run)?);
     if method == "POST" {
         request = request.header("content-type", "application/json");
@@ -58,6 +65,7 @@ fn audiences(access: Access) -> Vec<Audience> {
         Access::Exchange => Vec::new(),
         Access::ModelToken => vec![Audience::Model],
         Access::EventsToken => vec![Audience::Events],
+        Access::ApprovalsToken => vec![Audience::Approvals],
         Access::AnyToken => Audience::ALL.to_vec(),
     }
 }
@@ -154,6 +162,12 @@ async fn table() -> Result<()> {
         .filter(|route| route.1 != routes::RESULT)
         .chain(SANDBOX_ROUTES.iter().filter(|route| route.1 == routes::RESULT))
     {
+        if path.ends_with("/consume") {
+            let mut approval = serde_json::to_value(&bed.get("run").await?.status.context("a status")?.approvals)?;
+            (approval[0]["state"], approval[0]["decidedBy"], approval[0]["scope"]) = ("allowed".into(), "somebody".into(), "once".into());
+            approval[0]["decidedAt"] = jiff::Timestamp::from_second(now())?.to_string().into();
+            bed.patch_status("run", json!({ "approvals": approval })).await?;
+        }
         for audience in audiences(*access) {
             let good = [("authorization", format!("Bearer {}", bed.token(&run, audience)))];
             let (status, body) = send(&gateway, (method, path), &run, &good).await?;

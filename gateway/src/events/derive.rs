@@ -7,6 +7,7 @@ use agentrun_crds::{AgentRun, AgentRunStatus};
 use agentrun_protocol::event::EventType;
 use serde_json::{Value, json};
 
+use super::approval_events::approval_events;
 use crate::store::NewRecord;
 
 /// Longest text taken from a condition.
@@ -28,18 +29,22 @@ pub(super) fn derive(run: &AgentRun) -> Derived {
         let (key, data) = result_event(result);
         NewRecord::new(key, EventType::Result, &data)
     });
-    let Some(phase) = status.phase else { return Derived { attempt, records: result.into_iter().collect(), ends: false } };
+    let ended = status.phase.is_some_and(|phase| phase.is_terminal());
+    let approvals: Vec<NewRecord> = status.approvals.iter().flat_map(|approval| approval_events(approval, ended)).collect();
+    let Some(phase) = status.phase else {
+        return Derived { attempt, records: approvals.into_iter().chain(result).collect(), ends: false };
+    };
     let phase_event = NewRecord::new(
         format!("phase/{attempt}/{}", phase.as_str()),
         EventType::Phase,
         &phase_data(status, phase.as_str(), phase.is_terminal()),
     );
-    if !phase.is_terminal() {
-        return Derived { attempt, records: [Some(phase_event), result].into_iter().flatten().collect(), ends: false };
+    if !ended {
+        return Derived { attempt, records: approvals.into_iter().chain([phase_event]).chain(result).collect(), ends: false };
     }
     let reason = complete(status).map_or("", |(reason, _)| reason);
     let end = NewRecord::new("end", EventType::End, &json!({"phase": phase.as_str(), "reason": reason}));
-    Derived { attempt, records: result.into_iter().chain([phase_event, end]).collect(), ends: true }
+    Derived { attempt, records: approvals.into_iter().chain(result).chain([phase_event, end]).collect(), ends: true }
 }
 
 /// Key and data of a validated result's event; the intake records it at once, the derivation again.

@@ -1,7 +1,9 @@
 //! Events over HTTP: the runner appends, people read and follow; and the gateway's own events, derived from committed status.
 
 mod append;
+mod approval_events;
 mod cursor;
+mod cut_short;
 mod derive;
 mod follow;
 mod frames;
@@ -11,6 +13,7 @@ mod recorder;
 use axum::Router;
 use axum::routing::post;
 
+pub use approval_events::approval_events;
 pub use derive::result_event;
 pub(crate) use read::{log_of_run, of_run};
 pub use recorder::LogRecorder;

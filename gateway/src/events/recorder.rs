@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentrun_crds::AgentRun;
+use agentrun_crds::agent_run_status::ApprovalState;
 use agentrun_protocol::event::EventType;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::approval_events::unknown_outcome;
+use super::cut_short::without_outcome;
 use super::derive::{Derived, derive};
 use crate::app::Recorder;
 use crate::artifacts::PATCH_NAME;
@@ -108,8 +111,8 @@ impl LogRecorder {
             return Ok(());
         }
         self.name_patch(run, &reference).await?;
-        for record in &derived.records {
-            let mut record = record.clone();
+        for record in self.complete(run, derived).await? {
+            let mut record = record;
             if record.kind == EventType::End && state.dropped > 0 {
                 let mut data: Value = serde_json::from_str(&record.data).unwrap_or_else(|_| json!({}));
                 data["droppedEvents"] = state.dropped.into();
@@ -121,6 +124,22 @@ impl LogRecorder {
             }
         }
         Ok(())
+    }
+
+    /// What is derived, with what only the log itself can tell before the end.
+    async fn complete(&self, run: &AgentRun, derived: &Derived) -> Result<Vec<NewRecord>, StoreError> {
+        let mut records = derived.records.clone();
+        if derived.ends {
+            let consumed = || {
+                let approvals = run.status.iter().flat_map(|status| &status.approvals);
+                approvals.filter(|approval| approval.state == ApprovalState::Consumed)
+            };
+            let ids = consumed().map(|approval| approval.id).collect();
+            let unknown = without_outcome(&*self.stores.events, runs::uid(run), ids).await?;
+            let at = records.len().saturating_sub(1);
+            records.splice(at..at, consumed().filter(|approval| unknown.contains(&approval.id)).map(unknown_outcome));
+        }
+        Ok(records)
     }
 
     /// The intake names the patch; should it have been stopped before, this does.

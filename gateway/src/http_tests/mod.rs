@@ -1,12 +1,14 @@
 //! The routers as clients see them, without a socket: real stores in a temporary folder, and an API server that holds a few
 //! runs, checks resourceVersions, and knows two people.
 
+mod approvals;
 mod artifacts;
 mod events;
 mod recorder;
 mod result;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use agentrun_crds::AgentRun;
@@ -27,8 +29,10 @@ use crate::fixtures;
 use crate::store::{StoreOptions, Stores};
 
 pub const OTHER_UID: &str = "33333333-3333-4333-8333-333333333333";
-/// May read runs in namespace `team`; `mallory` is known, but may not.
+/// Alice and Bob may read and decide in namespace `team`, Carol may read; `mallory` is known, but may not.
 pub const ALICE: &str = "alice";
+pub const BOB: &str = "bob";
+pub const CAROL: &str = "carol";
 pub const MALLORY: &str = "mallory";
 
 /// What the API server holds, by path.
@@ -49,14 +53,19 @@ impl Cluster {
             )
         };
         if path.ends_with("/tokenreviews") {
-            let user = body["spec"]["token"].as_str().filter(|token| [ALICE, MALLORY].contains(token));
+            let user = body["spec"]["token"].as_str().filter(|token| [ALICE, BOB, CAROL, MALLORY].contains(token));
             let status = json!({"authenticated": user.is_some(), "user": {"username": user}, "audiences": body["spec"]["audiences"]});
             return (StatusCode::CREATED, json!({"spec": body["spec"], "status": status}));
         }
         if path.ends_with("/subjectaccessreviews") {
             let asked = &body["spec"];
             let resource = &asked["resourceAttributes"];
-            let allowed = asked["user"] == ALICE && resource["namespace"] == "team" && resource["verb"] == "get";
+            let verbs: &[&str] = match asked["user"].as_str() {
+                Some(ALICE | BOB) => &["get", "approve"],
+                Some(CAROL) => &["get"],
+                _ => &[],
+            };
+            let allowed = resource["namespace"] == "team" && verbs.iter().any(|verb| resource["verb"] == *verb);
             return (StatusCode::CREATED, json!({"spec": asked, "status": {"allowed": allowed}}));
         }
         let Some(object) = self.objects.get_mut(path.trim_end_matches("/status")) else {
@@ -67,12 +76,15 @@ impl Cluster {
                 meanwhile(object);
                 bump(object);
             }
-            if body["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
+            let stated = &body["metadata"]["resourceVersion"];
+            let status = path.ends_with("/status");
+            if (status || !stated.is_null()) && *stated != object["metadata"]["resourceVersion"] {
                 return failure(StatusCode::CONFLICT, "Conflict");
             }
-            merge(&mut object["status"], &body["status"]);
+            let part = if status { "status" } else { "spec" };
+            merge(&mut object[part], &body[part]);
             bump(object);
-            self.status_writes += 1;
+            self.status_writes += usize::from(status);
         }
         (StatusCode::OK, object.clone())
     }
@@ -109,6 +121,8 @@ pub struct World {
     pub recorder: LogRecorder,
     pub sandbox: Router,
     pub people: Router,
+    /// Unix seconds.
+    pub now: Arc<AtomicI64>,
     _folder: tempfile::TempDir,
 }
 
@@ -155,7 +169,11 @@ impl World {
             }
         });
         let folder = tempfile::tempdir().expect("folder");
-        let clock = Clock::from_fn(|| fixtures::NOW * 1000);
+        let now = Arc::new(AtomicI64::new(fixtures::NOW));
+        let clock = Clock::from_fn({
+            let now = now.clone();
+            move || now.load(Ordering::SeqCst) * 1000
+        });
         let options = StoreOptions { retention_days: 30, database_max_bytes: 1 << 30, namespace_blob_max_bytes: 1 << 30 };
         let stores = Stores::embedded(folder.path(), &options, clock.clone()).expect("stores");
         let recorder = LogRecorder::new(stores.clone());
@@ -175,6 +193,7 @@ impl World {
             people: people_router(state.clone()),
             state,
             recorder,
+            now,
             _folder: folder,
         };
         world.apply(fixtures::run_json());
@@ -210,7 +229,12 @@ impl World {
 
     /// The runner of a run asks, with its events token.
     pub async fn runner(&self, uid: &str, method: &str, path: &str, body: impl Into<Body>) -> Answer {
-        let mut claims = fixtures::claims(Audience::Events);
+        self.runner_as(Audience::Events, uid, method, path, body).await
+    }
+
+    /// The same with its token for another audience.
+    pub async fn runner_as(&self, audience: Audience, uid: &str, method: &str, path: &str, body: impl Into<Body>) -> Answer {
+        let mut claims = fixtures::claims(audience);
         claims.run_uid = uuid::Uuid::parse_str(uid).expect("a UID").into_bytes();
         let token = fixtures::ring().mint(&claims);
         send(&self.sandbox, method, path, &[("authorization", &format!("Bearer {token}"))], body.into()).await
@@ -221,6 +245,13 @@ impl World {
         let bearer = format!("Bearer {who}");
         let all: Vec<(&str, &str)> = [("authorization", bearer.as_str())].into_iter().chain(headers.iter().copied()).collect();
         send(&self.people, "GET", path, &all, Body::empty()).await
+    }
+
+    /// A person sends something.
+    pub async fn person_sends(&self, who: &str, method: &str, path: &str, body: &Value) -> Answer {
+        let bearer = format!("Bearer {who}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        send(&self.people, method, path, &headers, Body::from(body.to_string())).await
     }
 
     /// Upload content for a run; its digest.

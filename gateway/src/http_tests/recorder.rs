@@ -80,3 +80,53 @@ async fn a_phase_told_in_other_words_does_not_hold_up_the_end() {
     record_until(&world, 2).await;
     assert_eq!(log(&world).await.last().map(|(kind, _)| kind.clone()), Some("end".to_owned()));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approvals_are_told_once_and_a_lost_outcome_as_unknown() {
+    let world = World::new();
+    let approval = |id: i64, state: &str| {
+        let decided = state == "consumed" || state == "allowed";
+        json!({
+            "id": id, "digest": "d", "kind": "run_command", "summary": format!("command {id}"), "state": state,
+            "requestedAt": "2027-01-15T08:00:00Z", "expiresAt": "2027-01-15T09:00:00Z", "decidedBy": decided.then_some("alice"),
+            "scope": decided.then_some("once"), "executionId": (state == "consumed").then_some("x"),
+        })
+    };
+    let list = json!([approval(1, "consumed"), approval(2, "consumed"), approval(3, "pending"), approval(4, "allowed")]);
+    world.edit("fix-it", |run| (run["status"]["phase"], run["status"]["approvals"]) = ("Running".into(), list.clone()));
+    record_until(&world, 3 + 3 + 1 + 2 + 1).await;
+    let result = json!({"events": [{"key": "r", "type": "tool_result", "data": {"tool": "run_command", "ok": true, "approvalId": 1}}]});
+    world.runner(RUN_UID, "POST", "/sandbox/v1/events", result.to_string()).await;
+    // The Pod is lost while the second is performed.
+    world.edit("fix-it", |run| run["status"]["phase"] = "Failed".into());
+    record_until(&world, 16).await;
+    let told = log(&world).await;
+    let approvals: Vec<String> = told
+        .iter()
+        .filter(|(kind, _)| kind == "approval")
+        .map(|(_, data)| {
+            format!("{} {}{}", data["id"], data["state"].as_str().expect("a word"), data["outcome"].as_str().unwrap_or_default())
+        })
+        .collect();
+    let expected = [
+        "1 pending",
+        "1 allowed",
+        "1 consumed",
+        "2 pending",
+        "2 allowed",
+        "2 consumed",
+        "3 pending",
+        "4 pending",
+        "4 allowed",
+        "3 expired",
+        "4 expired",
+        "2 consumedunknown",
+    ];
+    assert_eq!(approvals, expected);
+    assert_eq!(told.last().map(|(kind, _)| kind.as_str()), Some("end"));
+    // What the sweep writes down afterwards has been told already.
+    let list = json!([approval(1, "consumed"), approval(2, "consumed"), approval(3, "expired"), approval(4, "expired")]);
+    world.edit("fix-it", |run| run["status"]["approvals"] = list);
+    record_until(&world, 16).await;
+    assert_eq!(log(&world).await.len(), told.len());
+}

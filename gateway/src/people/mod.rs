@@ -2,10 +2,10 @@
 //! cluster's API server. Documents and tests are made from the same list, so an operation that exists is in all of them.
 
 use axum::Router;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, post};
 
 use crate::app::AppState;
-use crate::{artifacts, events};
+use crate::{approvals, artifacts, events};
 
 /// One operation on a run.
 pub struct Operation {
@@ -43,6 +43,21 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "The content of an artifact, by digest or name",
         handler: || get(artifacts::blob),
     },
+    Operation {
+        method: "GET",
+        path: "/approvals",
+        right: "get",
+        summary: "What waits for a person, and what became of earlier ones",
+        handler: || get(approvals::list),
+    },
+    Operation {
+        method: "GET",
+        path: "/approvals/{approval}",
+        right: "get",
+        summary: "One approval, with all that is shown of it",
+        handler: || get(approvals::one),
+    },
+    Operation { method: "POST", path: "/approvals/{approval}", right: "approve", summary: "Decide", handler: || post(approvals::decide) },
     Operation { method: "GET", path: "/patch", right: "get", summary: "The patch, for `git apply`", handler: || get(artifacts::patch) },
 ];
 

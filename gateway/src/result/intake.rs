@@ -2,6 +2,7 @@
 //! result again gets the same answer, another one is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentrun_crds::agent_run_status::{ArtifactRef, ArtifactTotals, CheckResult, Resolved, RunResult, Trust};
 use agentrun_crds::conditions::Reason;
@@ -40,7 +41,9 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     blobs_are_here(&state, &run, &claims).await?;
     let resolved = caller.run.status.as_ref().and_then(|status| status.resolved.clone());
     let resolved: Resolved = resolved.ok_or_else(|| ApiError::internal("a run with tokens has no status.resolved"))?;
-    let mut verdict = judge(&claims, &caller.run, &resolved);
+    // A decision of a moment ago counts.
+    let (_, decided) = state.runs.confirm_within(&run.uid, Duration::ZERO).await?;
+    let mut verdict = judge(&claims, &decided, &resolved);
     let mut patch = None;
     if verdict.reason != Reason::ResultInvalid && claims.manifest_complete && !claims.changes.is_empty() {
         match render(&state, &caller.run, &run, &claims).await? {

@@ -13,6 +13,7 @@ use agentrun_protocol::result::{ClaimedCheck, Outcome};
 use super::claims::{Claims, State};
 use super::collision::collision;
 use super::patch::Mode;
+use super::unapproved::unapproved;
 use crate::store::Digest;
 
 /// Longest message in status.
@@ -78,9 +79,15 @@ pub(super) fn judge(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Ver
         );
         return Verdict::new(Reason::PathNotAllowed, message);
     }
-    match claims.outcome {
+    let verdict = match claims.outcome {
         Outcome::Done => done(claims, resolved),
         other => Verdict::new(outcome_reason(other), with_words(&early(other, run, resolved), claims)),
+    };
+    match (verdict.reason, unapproved(run)) {
+        (Reason::ChecksFailed | Reason::NoChanges | Reason::AgentError, Some((reason, what))) => {
+            Verdict::new(reason, format!("{what} After that: {}", verdict.message))
+        }
+        _ => verdict,
     }
 }
 
@@ -376,6 +383,34 @@ mod tests {
             let verdict = verdict(&result);
             assert_eq!(verdict.reason, reason, "{} for {result}", verdict.message);
             assert!(verdict.message.contains(part), "{:?} has no {part:?}", verdict.message);
+        }
+    }
+
+    #[test]
+    fn a_denial_explains_only_what_it_may_have_led_to() {
+        let mut denied = run();
+        let totals = json!({"asked": 1, "allowed": 0, "denied": 1, "expired": 0});
+        denied.status.as_mut().expect("a status").approval_totals = Some(serde_json::from_value(totals).expect("totals"));
+        let resolved = denied.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
+        for (outcome, exit, changed, expected) in [
+            ("done", 0, true, Reason::Succeeded),
+            ("done", 1, true, Reason::Denied),
+            ("done", 1, false, Reason::Denied),
+            ("agentError", 0, true, Reason::Denied),
+            ("budgetExhausted", 0, true, Reason::BudgetExhausted),
+            ("deadline", 0, true, Reason::DeadlineExceeded),
+        ] {
+            let mut result = result();
+            (result["outcome"], result["checks"][0]["exitCode"]) = (outcome.into(), exit.into());
+            if !changed {
+                result["changes"] = json!([]);
+            }
+            if outcome != "done" {
+                result["checks"] = json!([]);
+            }
+            let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
+            let verdict = judge(&claims, &denied, &resolved);
+            assert_eq!(verdict.reason, expected, "{}", verdict.message);
         }
     }
 

@@ -6,9 +6,12 @@ mod collision;
 mod intake;
 mod judge;
 mod patch;
+mod unapproved;
 
 use axum::Router;
 use axum::routing::post;
+
+pub(crate) use patch::hunks;
 
 use crate::app::AppState;
 

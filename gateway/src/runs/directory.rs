@@ -202,6 +202,12 @@ impl RunDirectory {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As the watch does it, telling those who follow the changes.
+    #[cfg(test)]
+    pub(crate) fn changed_for_test(&self, run: AgentRun) {
+        self.apply(watcher::Event::Apply(run));
+    }
+
     /// Put a run in, as if the watch had brought it.
     #[doc(hidden)]
     pub fn insert_for_test(&self, run: AgentRun) {

@@ -1,13 +1,18 @@
 //! AgentRuns as the gateway sees them: the watched directory with its consistent confirmations, and the one way to write
 //! their status.
 
+mod cancel;
 mod directory;
 mod status_writer;
 
+pub use cancel::cancel;
 pub use directory::{CONFIRMATION_TTL, RunDirectory};
 pub use status_writer::StatusWriter;
 
 use agentrun_crds::AgentRun;
+
+/// For one request to the API server; its client's own retries could take minutes.
+const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// UID of a run; every object from the API server has one.
 pub fn uid(run: &AgentRun) -> &str {

@@ -14,6 +14,10 @@ pub enum Gate {
     Upload,
     Result,
     Follow,
+    /// Asking for an approval, or using one.
+    Approve,
+    /// Waiting for a decision.
+    Await,
 }
 
 impl Gate {
@@ -24,6 +28,8 @@ impl Gate {
             Gate::Upload => (4, 512),
             Gate::Result => (1, 64),
             Gate::Follow => (32, 1024),
+            Gate::Approve => (4, 256),
+            Gate::Await => (32, 2048),
         }
     }
 
@@ -33,6 +39,8 @@ impl Gate {
             Gate::Upload => "uploads",
             Gate::Result => "results",
             Gate::Follow => "event readers",
+            Gate::Approve => "requests for approval",
+            Gate::Await => "waits for a decision",
         }
     }
 }

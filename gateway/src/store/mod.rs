@@ -56,7 +56,7 @@ pub struct Quotas {
     pub sandbox_events: i64,
     /// Bytes of their `data`.
     pub sandbox_bytes: i64,
-    /// The gateway's own `model_call`, `budget` and `approval` events; phases, result and end are never dropped.
+    /// The gateway's own `model_call` and `budget` events; phases, approvals, result and end are never dropped.
     pub gateway_events: i64,
     pub gateway_bytes: i64,
     /// Blobs of one run.

@@ -19,6 +19,10 @@ impl Default for Effort {
 }
 
 impl Effort {
+    pub(crate) fn of(products: u64) -> Self {
+        Effort(products)
+    }
+
     fn spend(&mut self, old: usize, new: usize) -> bool {
         let cost = (old as u64).saturating_mul(new as u64);
         match self.0.checked_sub(cost) {
@@ -32,7 +36,7 @@ impl Effort {
 }
 
 /// Write the hunks from `old` to `new`, which differ.
-pub(super) fn write(out: &mut Vec<u8>, old: &str, new: &str, effort: &mut Effort) {
+pub(crate) fn write(out: &mut Vec<u8>, old: &str, new: &str, effort: &mut Effort) {
     if old.is_empty() || new.is_empty() {
         whole(out, old, new);
         return;

@@ -2,7 +2,7 @@
 //! same changes give the same bytes, whatever the machine's load, since a repeated result is recognised by its digest.
 
 mod binary;
-mod hunks;
+pub(crate) mod hunks;
 mod quote;
 #[cfg(test)]
 mod roundtrip;

@@ -22,7 +22,7 @@ enum Class {
     Output,
     Sandbox,
     Gateway,
-    /// Never dropped; there are only as many as a run has phases and attempts.
+    /// Never dropped; there are only as many as a run has phases, attempts and approvals.
     Essential,
 }
 
@@ -31,7 +31,7 @@ impl Class {
         match (origin, kind) {
             (Origin::Sandbox, EventType::Output) => Class::Output,
             (Origin::Sandbox, _) => Class::Sandbox,
-            (Origin::Gateway, EventType::ModelCall | EventType::Budget | EventType::Approval) => Class::Gateway,
+            (Origin::Gateway, EventType::ModelCall | EventType::Budget) => Class::Gateway,
             (Origin::Gateway, _) => Class::Essential,
         }
     }
