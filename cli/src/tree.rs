@@ -46,7 +46,7 @@ impl Default for Bounds {
 
 /// Read a folder. A refusal names the path.
 pub fn read(folder: &Path, bounds: Bounds) -> Result<Tree, Failure> {
-    let root = folder.canonicalize().map_err(|error| Failure::local(folder.display(), &error))?;
+    let root = folder.canonicalize().map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))?;
     if !root.is_dir() {
         return Err(Failure::usage(format!("{} is not a folder", folder.display())));
     }

@@ -4,3 +4,4 @@ pub mod api_server;
 pub mod exchange;
 pub mod gateways;
 pub mod node;
+pub mod programs;

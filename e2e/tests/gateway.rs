@@ -4,6 +4,7 @@
 mod gateway {
     mod aggregated;
     mod cancel;
+    mod cli;
     mod crash;
     mod events;
     mod exchange;

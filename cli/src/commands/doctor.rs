@@ -23,7 +23,7 @@ enum Finding {
 }
 
 /// A right: verb, group, resource, subresource, what it is for, and whether a run can do without.
-const RIGHTS: [(&str, &str, &str, &str, bool); 12] = [
+const RIGHTS: [(&str, &str, &str, &str, bool); 13] = [
     ("create", GROUP, "", "submit", true),
     ("get", GROUP, "", "see a run", true),
     ("list", GROUP, "", "list", true),
@@ -36,6 +36,7 @@ const RIGHTS: [(&str, &str, &str, &str, bool); 12] = [
     ("get", RUN_GROUP, "artifacts", "artifacts", true),
     ("update", RUN_GROUP, "source", "submit --dir of a larger tree", true),
     ("approve", GROUP, "", "approve, deny", false),
+    ("create", RUN_GROUP, "approvals", "approve, deny", false),
 ];
 
 pub async fn run(cluster: &Cluster, output: &Output) -> Result<Exit, Failure> {

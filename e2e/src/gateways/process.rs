@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Bed;
+use crate::programs::program;
 
 /// A gateway process. It ends when this is dropped.
 pub struct Gateway {
@@ -38,7 +39,7 @@ impl Bed {
         // The process ends with the thread of its test, whatever happens to us.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
-            .arg(program()?)
+            .arg(program("agentrun-gateway")?)
             .arg(format!("--namespace={}", self.system))
             .arg(format!("--instance={instance}"))
             .arg(format!("--sandbox-listen={sandbox}"))
@@ -117,34 +118,6 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         let _ = self.crash();
     }
-}
-
-/// The gateway's program: in the folder that `AGENTRUN_PROGRAMS` names, else beside this test's own, built if it is not up
-/// to date.
-fn program() -> Result<PathBuf> {
-    if let Some(folder) = std::env::var_os("AGENTRUN_PROGRAMS") {
-        return Ok(PathBuf::from(folder).join("agentrun-gateway"));
-    }
-    static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let target = std::env::current_exe().map_err(|error| error.to_string())?;
-        let target = target.ancestors().nth(2).ok_or("a test lies in target/<triple>/<profile>/deps")?.to_owned();
-        // The same selection as everywhere, since another one gives dependencies other features and builds them anew.
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let profile = match target.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(other) => other,
-        };
-        let built = Command::new(cargo)
-            .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        match built {
-            Ok(status) if status.success() => Ok(target.join("agentrun-gateway")),
-            other => Err(format!("building agentrun-gateway: {other:?}")),
-        }
-    });
-    built.clone().map_err(anyhow::Error::msg)
 }
 
 fn free_addresses() -> Result<[SocketAddr; 4]> {

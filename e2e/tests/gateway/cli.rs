@@ -1,0 +1,248 @@
+//! `kubectl agentrun` with nothing but a kubeconfig: through a real API server, whose RBAC judges, to a real gateway.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use agentrun_crds::budget::{Limit, Spent};
+use agentrun_crds::names::AGGREGATED_GROUP;
+use agentrun_e2e::gateways::{Aggregated, Bed, Gateway, LiveRun, MODEL};
+use agentrun_e2e::programs::program;
+use agentrun_protocol::event::{AppendRequest, EventType, NewEvent};
+use agentrun_protocol::routes;
+use agentrun_protocol::token::Audience;
+use agentrun_scripted_model::{Script, Turn};
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+/// No command takes longer, but one that follows.
+const LONGEST: Duration = Duration::from_secs(120);
+const EVENTS: usize = 40;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_need_nothing_but_a_kubeconfig() {
+    body().await.unwrap();
+}
+
+async fn body() -> Result<()> {
+    let bed = Bed::start(Script::new("", [Turn::say("yes")])).await?;
+    let gateway = bed.gateway("a").await?;
+    let aggregated = bed.aggregate(&gateway).await?;
+    let editor = Person::new(&bed, "editor", &["create", "get", "list", "watch", "patch"]).await?;
+    let viewer = Person::new(&bed, "viewer", &["get", "list", "watch"]).await?;
+    submits(&bed, &editor, &viewer).await?;
+    cancels(&bed, &editor, &viewer).await?;
+    doctor(&editor, &viewer).await?;
+    follows_over_another_gateway(&bed, gateway, aggregated, &viewer).await
+}
+
+/// Somebody with a token, rights in the runs' namespace, and the program.
+struct Person {
+    kubeconfig: PathBuf,
+    namespace: String,
+    home: tempfile::TempDir,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Person {
+    async fn new(bed: &Bed, name: &str, verbs: &[&str]) -> Result<Person> {
+        let runs = verbs.iter().map(|verb| (agentrun_crds::GROUP, "agentruns", *verb));
+        let verbs = if verbs.contains(&"patch") { &["get", "create", "update"][..] } else { &["get"] };
+        let parts = verbs.iter().map(|verb| (AGGREGATED_GROUP, "*", *verb));
+        let token = bed.account(name, &runs.chain(parts).collect::<Vec<_>>()).await?;
+        let kubeconfig = bed.server.write_kubeconfig(&format!("{}-{name}", bed.team), &token)?;
+        Ok(Person { kubeconfig, namespace: bed.team.clone(), home: tempfile::tempdir()? })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = Command::new(program("kubectl-agentrun")?);
+        command
+            .args(arguments)
+            .args(["-n", &self.namespace])
+            .env_clear()
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", self.home.path())
+            .current_dir(self.home.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        Ok(command)
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Result<Ended> {
+        let output = tokio::time::timeout(LONGEST, self.command(arguments)?.output()).await.with_context(|| format!("{arguments:?}"))??;
+        Ok(Ended { code: output.status.code(), stdout: String::from_utf8(output.stdout)?, stderr: String::from_utf8(output.stderr)? })
+    }
+
+    /// The command ends so, and says this on standard error.
+    async fn expect(&self, arguments: &[&str], code: i32, part: &str) -> Result<String> {
+        let ended = self.run(arguments).await?;
+        ensure!(ended.code == Some(code) && ended.stderr.contains(part), "{arguments:?}: not {code} with {part:?}: {ended:#?}");
+        Ok(ended.stdout)
+    }
+}
+
+async fn submits(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
+    let shop = editor.home.path().join("shop");
+    std::fs::create_dir_all(shop.join("src"))?;
+    std::fs::write(shop.join("src/a.py"), "print('ü')\n")?;
+    std::fs::write(shop.join(".gitignore"), "*.log\n")?;
+    std::fs::write(shop.join("x.log"), "no")?;
+    let shop = shop.display().to_string();
+    let line = ["submit", "--dir", &shop, "-i", "Fix it.", "--check", "unit=python3 -m unittest", "--cost", "0.50", "--wall-time", "30m"];
+    let with = |more: &[&'static str]| -> Vec<&str> { [&line[..], more].concat() };
+
+    // Without a policy to choose from, a model must be named.
+    editor.expect(&with(&[]), 2, "Name a model with --model").await?;
+    let name = editor.expect(&with(&["--model", MODEL]), 0, "").await?;
+    let run = bed.get(name.trim()).await?;
+    ensure!(name.starts_with("shop-"), "{name}");
+    let files: Vec<&str> = run.spec.source.inline.iter().flat_map(|inline| &inline.files).map(|file| file.path.as_str()).collect();
+    ensure!(files == [".gitignore", "src/a.py"], "{files:?}");
+    ensure!(run.spec.checks[0].argv == ["python3", "-m", "unittest"], "{:?}", run.spec.checks);
+
+    // The same key, the same run; what the API server has made of it does not count.
+    let keyed = with(&["--model", MODEL, "--idempotency-key", "build-7"]);
+    let first = editor.expect(&keyed, 0, "").await?;
+    ensure!(editor.expect(&keyed, 0, "").await? == first);
+    editor.expect(&[&keyed[..], &["--max-steps", "3"]].concat(), 3, "another key or another spec").await?;
+
+    // The API server judges, also of fields that this program does not know.
+    editor.expect(&with(&["--model", MODEL, "--max-steps", "0"]), 3, "spec.limits.maxSteps").await?;
+    let manifest = "apiVersion: agentrun.dev/v1alpha1\nkind: AgentRun\nmetadata: {name: from-file}\nspec: {instruction: x, model: m, novelty: 1, source: {inline: {files: [{path: a, content: x}]}}}\n";
+    std::fs::write(editor.home.path().join("run.yaml"), manifest)?;
+    editor.expect(&["submit", "-f", "run.yaml"], 3, "novelty").await?;
+    std::fs::write(editor.home.path().join("run.yaml"), manifest.replace("novelty: 1, ", ""))?;
+    let printed = editor.expect(&["submit", "-f", "run.yaml", "--dry-run", "-o", "json"], 0, "").await?;
+    ensure!(serde_json::from_str::<Value>(&printed)?["spec"]["allowedPaths"] == json!(["**"]), "defaults of the API server: {printed}");
+    ensure!(editor.expect(&["submit", "-f", "run.yaml", "-o", "name"], 0, "").await? == "agentrun.agentrun.dev/from-file\n");
+    editor.expect(&["submit", "-f", "run.yaml"], 3, "already exists").await?;
+    viewer.expect(&with(&["--model", MODEL]), 3, "forbidden").await?;
+
+    let listed = viewer.expect(&["list"], 0, "").await?;
+    for name in [name.trim(), first.trim(), "from-file"] {
+        ensure!(listed.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}: {listed}");
+    }
+    viewer.expect(&["list", "-A"], 3, "forbidden").await?;
+    viewer.expect(&["why", "from-file"], 0, "").await?;
+    viewer.expect(&["usage"], 0, "").await?;
+    Ok(())
+}
+
+async fn cancels(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
+    bed.run("to-cancel", Limit { requests: 1, ..Limit::default() }, Spent::default()).await?;
+    viewer.expect(&["cancel", "to-cancel"], 3, "forbidden").await?;
+    ensure!(!bed.get("to-cancel").await?.spec.cancel);
+    editor.expect(&["cancel", "to-cancel"], 0, "").await?;
+    ensure!(bed.get("to-cancel").await?.spec.cancel);
+    end(bed, "to-cancel", "Cancelled", "Cancelled").await?;
+    editor.expect(&["wait", "to-cancel"], 7, "").await?;
+    editor.expect(&["watch", "to-cancel"], 7, "").await?;
+    bed.run("done", Limit { requests: 1, ..Limit::default() }, Spent::default()).await?;
+    end(bed, "done", "Succeeded", "Succeeded").await?;
+    editor.expect(&["cancel", "done"], 1, "already_completed").await?;
+    editor.expect(&["patch", "done"], 1, "the run ended without a result").await?;
+    ensure!(editor.expect(&["logs", "@latest"], 0, "").await?.contains("end      Succeeded"));
+    viewer.expect(&["events", "done", "--after", "900"], 3, "the log's last is").await?;
+    Ok(())
+}
+
+async fn doctor(editor: &Person, viewer: &Person) -> Result<()> {
+    let create = "you may create agentruns.agentrun.dev";
+    for (person, code, submit) in
+        [(editor, 0, format!("ok    {create}")), (viewer, 1, format!("wrong {}", create.replace("may", "may not")))]
+    {
+        let said = person.expect(&["doctor"], code, "").await?;
+        let ok = ["the API server answers", "the kinds of agentrun.dev/v1alpha1", "the gateway answers through the cluster"];
+        for part in ok.map(|part| format!("ok    {part}")).iter().chain([&submit]) {
+            ensure!(said.contains(part.as_str()), "{part}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// A follower is there before the first event, over a gateway's death, the APIService's withdrawal and another gateway, to the
+/// end; what it prints is the log.
+async fn follows_over_another_gateway(bed: &Bed, mut gateway: Gateway, aggregated: Aggregated, viewer: &Person) -> Result<()> {
+    let run = bed.run("followed", Limit { requests: 5, ..Limit::default() }, Spent::default()).await?;
+    let mut child = viewer.command(&["events", "followed", "-f", "-o", "json"])?.spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+    let mut seen: Vec<Value> = Vec::new();
+    let mut until = async |enough: &dyn Fn(&[Value]) -> bool| -> Result<Vec<Value>> {
+        while !enough(&seen) {
+            let line = tokio::time::timeout(LONGEST, lines.next_line()).await??.context("the follower ended")?;
+            seen.push(serde_json::from_str(&line)?);
+        }
+        Ok(seen.clone())
+    };
+    append(bed, &gateway, &run, 0..EVENTS / 2).await?;
+    until(&|seen| notes(seen).len() == EVENTS / 2).await?;
+
+    gateway.crash()?;
+    aggregated.withdraw().await?;
+    drop(aggregated);
+    let gateway = bed.gateway("a").await?;
+    append(bed, &gateway, &run, EVENTS / 2..EVENTS).await?;
+    let aggregated = bed.aggregate(&gateway).await?;
+    until(&|seen| notes(seen).len() == EVENTS).await?;
+
+    let mut watching = viewer.command(&["watch", "followed"])?.spawn()?;
+    end(bed, "followed", "Failed", "ChecksFailed").await?;
+    let seen = until(&|seen| seen.last().is_some_and(|event| event["type"] == "end")).await?;
+    let status = tokio::time::timeout(LONGEST, child.wait()).await??;
+    ensure!(status.code() == Some(0), "{status}");
+    ensure!(seen.iter().map(|event| event["seq"].as_i64()).eq((1..=seen.len() as i64).map(Some)), "not dense: {seen:?}");
+    ensure!(notes(&seen) == (0..EVENTS).map(|at| format!("note {at}")).collect::<Vec<_>>(), "{seen:?}");
+
+    let status = tokio::time::timeout(LONGEST, watching.wait()).await??;
+    ensure!(status.code() == Some(4), "{status}");
+    let said = viewer.expect(&["why", "followed"], 0, "").await?;
+    ensure!(said.contains("Failed, ChecksFailed") && said.contains("end      Failed ChecksFailed"), "{said}");
+    let all = viewer.expect(&["events", "followed", "-o", "json"], 0, "").await?;
+    let all: Vec<Value> = all.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    ensure!(all == seen, "what was followed is not the log");
+    viewer.expect(&["logs", "-f", "nothing"], 3, "there is no AgentRun nothing").await?;
+    aggregated.withdraw().await?;
+    viewer.expect(&["logs", "followed"], 3, "the gateway is not reachable through the cluster").await?;
+    Ok(())
+}
+
+fn notes(events: &[Value]) -> Vec<String> {
+    let notes = events.iter().filter(|event| event["type"] == "note");
+    notes.map(|event| event["data"]["text"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+async fn append(bed: &Bed, gateway: &Gateway, run: &LiveRun, range: std::ops::Range<usize>) -> Result<()> {
+    let token = bed.token(run, Audience::Events);
+    for at in range {
+        let event = NewEvent { key: at.to_string(), kind: EventType::Note, data: json!({ "text": format!("note {at}") }) };
+        let url = format!("{}{}", gateway.url, routes::EVENTS);
+        let request = AppendRequest { events: vec![event] };
+        gateway.http.post(url).bearer_auth(&token).json(&request).send().await?.error_for_status()?;
+    }
+    Ok(())
+}
+
+/// As the operator would end a run.
+async fn end(bed: &Bed, name: &str, phase: &str, reason: &str) -> Result<()> {
+    let now = jiff::Timestamp::now();
+    let complete = json!({
+        "type": "Complete", "status": "True", "reason": reason, "message": "it is over", "lastTransitionTime": format!("{now:.0}"),
+    });
+    bed.patch_status(
+        name,
+        json!({ "phase": phase, "finishedAt": format!("{now:.0}"), "budget": { "gate": "Closed" }, "conditions": [complete] }),
+    )
+    .await?;
+    Ok(())
+}
