@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod stories {
+    mod already_ran;
     mod bad_spec;
     mod budget_exhausted;
     mod canary;
@@ -10,6 +11,7 @@ mod stories {
     mod exchange_repeated;
     mod failing_check;
     mod fork_bomb;
+    mod gateway_away;
     mod gateway_killed;
     mod happy_path;
     mod hostile_network;

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod agent_run;
+pub mod aggregated;
 pub mod apply;
 pub mod backoff;
 pub mod check;

@@ -13,7 +13,7 @@ use agentrun_operator::config::{Config, Flags};
 use agentrun_operator::context::{Context, Starts};
 use agentrun_operator::leader::Leadership;
 use agentrun_operator::metrics::Metrics;
-use agentrun_operator::{kinds, pki, telemetry};
+use agentrun_operator::{aggregated, kinds, pki, telemetry};
 use anyhow::Context as _;
 use clap::Parser;
 use kube::Client;
@@ -118,6 +118,10 @@ async fn work(ctx: Arc<Context>, health: Health, manage_certificates: bool, stop
         };
         background.run_until_cancelled(keep).await;
     });
+    let registering = {
+        let (ctx, stop) = (Arc::clone(&ctx), stop.clone());
+        tokio::spawn(async move { stop.run_until_cancelled(Box::pin(aggregated::keeper::run(&ctx))).await })
+    };
     let namespace = ctx.settings.namespace.clone();
     let waiting = kinds::wait(&ctx.client, &namespace, || health.set(Progress::NoKinds));
     if stop.run_until_cancelled(waiting).await.is_some() {
@@ -141,7 +145,7 @@ async fn work(ctx: Arc<Context>, health: Health, manage_certificates: bool, stop
         watches.run(ctx, stop).await;
         let _ended = tokio::join!(sweeping, filling);
     }
-    let _ended = keeping.await;
+    let _ended = tokio::join!(keeping, registering);
 }
 
 /// A kubeconfig first, else the Pod's own account. Without the client's own retries: each reconcile has its backoff, and

@@ -30,6 +30,8 @@ pub struct Metrics {
     pub swept_pods: Counter,
     /// Unix seconds at which the gateway's certificate ends.
     pub certificate_ends: Gauge,
+    /// 1 while the gateway's API is registered by this process.
+    pub registered: Gauge,
 }
 
 impl Metrics {
@@ -43,6 +45,7 @@ impl Metrics {
             unreadable: Counter::default(),
             swept_pods: Counter::default(),
             certificate_ends: Gauge::default(),
+            registered: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("agentrun_operator");
         registry.register("reconciles", "Reconciles by outcome", metrics.reconciles.clone());
@@ -50,6 +53,7 @@ impl Metrics {
         registry.register("runs_ended", "Runs that became terminal, by reason", metrics.ended.clone());
         registry.register("leader", "1 where this process holds the lease", metrics.leader.clone());
         registry.register("unreadable_objects", "AgentRuns met that do not parse", metrics.unreadable.clone());
+        registry.register("api_registered", "1 while run.agentrun.dev is registered", metrics.registered.clone());
         registry.register("swept_pods", "Sandbox Pods removed because no live run wants them", metrics.swept_pods.clone());
         registry.register(
             "certificate_ends_seconds",

@@ -50,6 +50,9 @@ class Roles(unittest.TestCase):
             ("networking.k8s.io", "networkpolicies", ""): {"create", "get", "patch", "delete"},
             ("", "serviceaccounts", ""): {"create", "get"},
             ("events.k8s.io", "events", ""): {"create", "patch"},
+            ("apiregistration.k8s.io", "apiservices", ""): {"create"},
+            ("apiregistration.k8s.io", "apiservices", "v1alpha1.run.agentrun.dev"): {"get", "patch", "delete"},
+            ("rbac.authorization.k8s.io", "clusterroles", "agentrun-operator"): {"get"},
         })
 
     def test_the_operator_at_home(self):
@@ -59,6 +62,7 @@ class Roles(unittest.TestCase):
             ("coordination.k8s.io", "leases", ""): {"create"},
             ("coordination.k8s.io", "leases", "agentrun-operator"): {"get", "patch"},
             ("", "services", "agentrun-gateway"): {"get"},
+            ("discovery.k8s.io", "endpointslices", ""): {"list"},
             ("", "secrets", "agentrun-token-keys"): {"get"},
         }
         for values, certificates in (

@@ -165,7 +165,9 @@ impl State {
         if let Some(object) = self.objects.get(path) {
             return (200, object.clone());
         }
-        let collection = ["agentruns", "pods", "secrets", "networkpolicies"].iter().any(|plural| path.ends_with(&format!("/{plural}")));
+        let collection = ["agentruns", "pods", "secrets", "networkpolicies", "endpointslices"]
+            .iter()
+            .any(|plural| path.ends_with(&format!("/{plural}")));
         if !collection {
             return error(404, "NotFound", &format!("no {path}"));
         }

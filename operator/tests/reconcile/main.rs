@@ -6,6 +6,7 @@ mod caches;
 #[path = "../fake_api/mod.rs"]
 mod fake_api;
 mod records;
+mod registration;
 mod single;
 mod stories;
 mod world;
