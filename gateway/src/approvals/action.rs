@@ -46,9 +46,6 @@ pub(super) fn check(action: Action) -> Result<Checked, ApiError> {
     if let Some(text) = &action.path {
         path(text, "action.path")?;
     }
-    if action.argv.is_empty() && action.path.is_none() {
-        return Err(invalid("action", "says neither what to run (argv) nor what to act on (path)"));
-    }
     for (field, count) in [("action.texts", action.texts.len()), ("action.files", action.files.len())] {
         if count > MAX_PARTS {
             return Err(invalid(field, format!("there are {count}; at most {MAX_PARTS} are allowed")));
@@ -162,7 +159,6 @@ mod tests {
             ("action.argv", 422, set("/argv", json!([""]))),
             ("action.cwd", 422, set("/cwd", json!("/etc"))),
             ("action.path", 422, set("/path", json!("a/../b"))),
-            ("action", 422, Box::new(|action| (action["argv"], action["path"]) = (json!([]), Value::Null))),
             ("action.texts", 422, set("/texts", json!(vec![good()["texts"][0].clone(); 33]))),
             ("action.texts[1].name", 422, set("/texts", json!(vec![good()["texts"][0].clone(); 2]))),
             ("action.texts[0].name", 422, set("/texts/0/name", json!("a b"))),

@@ -1,9 +1,14 @@
 //! The agent's loop: ask the model, perform what it asks for, tell it what came of that, until it says that it is done.
 
-use agentrun_protocol::{event::EventType, job::Job, result::Outcome};
+use agentrun_protocol::{
+    event::EventType,
+    job::{Job, JobApprovals},
+    result::Outcome,
+};
 use serde_json::{Value, json};
 
 use crate::{
+    approvals::{Approvals, Clearance},
     clip::clip,
     conversation::Conversation,
     deadline::Deadline,
@@ -12,7 +17,7 @@ use crate::{
     gateway::Gateway,
     model::{ModelError, Reply, ToolCall, ask},
     prompt,
-    tool_arguments::parse,
+    tool_arguments::{Action, parse},
     tools::{self, perform},
 };
 
@@ -47,14 +52,19 @@ pub struct Agent<'a> {
     pub executor: &'a Executor,
     pub events: &'a Events,
     pub deadline: Deadline,
+    /// What needs a person; `None`: nothing does.
+    pub rules: Option<&'a JobApprovals>,
     pub max_steps: i64,
 }
 
 impl Agent<'_> {
     /// Run to the end, or to the deadline.
     pub async fn run(&self, progress: &mut Progress) -> End {
-        let deadline = || (Outcome::Deadline, "the wall time passed before the agent was done".to_owned());
-        tokio::time::timeout_at(self.deadline.work_until, self.turns(progress)).await.unwrap_or_else(|_| deadline())
+        tokio::select! {
+            biased;
+            end = self.turns(progress) => end,
+            () = self.deadline.passed() => (Outcome::Deadline, "the wall time passed before the agent was done".to_owned()),
+        }
     }
 
     async fn turns(&self, progress: &mut Progress) -> End {
@@ -103,7 +113,7 @@ impl Agent<'_> {
             let Some(body) = conversation.request() else {
                 return Err((Outcome::AgentError, "the conversation does not fit a request any more".into()));
             };
-            let error = match ask(self.gateway, self.events, self.deadline, body).await {
+            let error = match ask(self.gateway, self.events, &self.deadline, body).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
@@ -140,15 +150,36 @@ impl Agent<'_> {
         cut(&mut shown, SHOWN_BYTES);
         let name = crate::clip::first_chars(&call.name, 64);
         self.events.emit(EventType::ToolCall, json!({"step": step, "tool": name, "arguments": shown}));
-        let outcome = match parse(&call.name, &call.arguments) {
-            Ok(action) => perform(self.executor, self.events, self.deadline, action).await?,
-            Err(why) => tools::Outcome::failed(why),
+        let (outcome, approval) = match parse(&call.name, &call.arguments) {
+            Ok(action) => self.cleared(&call.name, action).await?,
+            Err(why) => (tools::Outcome::failed(why), None),
         };
         let output = clip(&outcome.text, 2 * SHOWN_BYTES);
         let truncated = outcome.truncated || output.len() != outcome.text.len();
-        self.events
-            .emit(EventType::ToolResult, json!({"step": step, "tool": name, "ok": outcome.ok, "output": output, "truncated": truncated}));
+        let mut event = json!({"step": step, "tool": name, "ok": outcome.ok, "output": output, "truncated": truncated});
+        if let Some(id) = approval {
+            event["approvalId"] = id.into();
+        }
+        self.events.emit(EventType::ToolResult, event);
         Ok(outcome)
+    }
+
+    /// Perform what may be; with the approval that it used. Should this be cut short after that, no result will name it, from
+    /// which the gateway sees that nobody knows what came of it.
+    async fn cleared(&self, tool: &str, action: Action) -> Result<(tools::Outcome, Option<i64>), ExecutorError> {
+        let clearance = match self.rules {
+            None => Clearance::Free,
+            Some(rules) => {
+                let Agent { gateway, executor, events, deadline, .. } = self;
+                Approvals { gateway, executor, events, deadline, rules }.clear(tool, &action).await?
+            }
+        };
+        let approval = match clearance {
+            Clearance::Refused(why) => return Ok((tools::Outcome::failed(why), None)),
+            Clearance::Free => None,
+            Clearance::Allowed(id) => Some(id),
+        };
+        Ok((perform(self.executor, self.events, &self.deadline, action).await?, approval))
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Checked {
 pub async fn run(
     executor: &Executor,
     events: &Events,
-    deadline: Deadline,
+    deadline: &Deadline,
     checks: &[JobCheck],
     done: &mut Vec<Checked>,
 ) -> Result<(), (Outcome, String)> {

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use agentrun_protocol::error::ErrorBody;
+use agentrun_protocol::{error::ErrorBody, token::Audience};
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
 use serde::{Serialize, de::DeserializeOwned};
@@ -157,8 +157,20 @@ impl Gateway {
         body: Option<&impl Serialize>,
         until: Instant,
     ) -> Result<A, CallError> {
+        self.json_as(Audience::Events, method, path, body, until).await
+    }
+
+    /// The same with the token for another audience.
+    pub async fn json_as<A: DeserializeOwned>(
+        &self,
+        audience: Audience,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        until: Instant,
+    ) -> Result<A, CallError> {
         let body = body.map(serde_json::to_vec).transpose().map_err(|error| CallError::NoAnswer(error.to_string()))?;
-        let answer = self.send(method, path, body.unwrap_or_default().into(), "application/json", until).await?;
+        let answer = self.send_as(audience, method, path, body.unwrap_or_default().into(), "application/json", until).await?;
         let answer: &[u8] = if answer.is_empty() { b"null" } else { &answer };
         serde_json::from_slice(answer).map_err(|error| CallError::Refused {
             status: 200,
@@ -176,9 +188,21 @@ impl Gateway {
         content_type: &'static str,
         until: Instant,
     ) -> Result<Bytes, CallError> {
+        self.send_as(Audience::Events, method, path, body, content_type, until).await
+    }
+
+    async fn send_as(
+        &self,
+        audience: Audience,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        content_type: &'static str,
+        until: Instant,
+    ) -> Result<Bytes, CallError> {
         let mut again = Again::until(until);
         loop {
-            let token = self.tokens.events();
+            let token = self.tokens.of(audience);
             let call = Call {
                 method: method.clone(),
                 path: path.to_owned(),

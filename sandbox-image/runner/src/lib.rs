@@ -2,6 +2,8 @@
 //! in memory only, drives the executor, runs the agent's loop and the checks, and reports what changed, by bytes it hashed.
 
 pub mod agent;
+pub mod approval_action;
+pub mod approvals;
 pub mod base_commit;
 pub mod changes;
 pub mod checks;

@@ -61,7 +61,7 @@ pub enum ModelError {
 }
 
 /// Ask once more until there is a reply or no point in asking.
-pub async fn ask(gateway: &Gateway, events: &Events, deadline: Deadline, body: Bytes) -> Result<Reply, ModelError> {
+pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: Bytes) -> Result<Reply, ModelError> {
     let mut pause = FIRST_PAUSE;
     let mut renewed = false;
     for tried in 1.. {
@@ -96,7 +96,7 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: Deadline, body: B
         };
         let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
         pause = (pause * 2).min(LONGEST_PAUSE);
-        if tried >= MAX_TRIES || Instant::now() + wait >= deadline.work_until {
+        if tried >= MAX_TRIES || Instant::now() + wait >= deadline.work_until() {
             return Err(ModelError::ProviderUnavailable(format!("{problem} (tried {tried} times)")));
         }
         events.note(format!("the model call failed and is tried again in {:.1} s: {problem}", wait.as_secs_f32()));

@@ -94,9 +94,10 @@ async fn attempt(gateway: &Gateway, events: &Events, listening: Listening) -> Re
         .await
         .map_err(|error| Failed::new(Reason::StartupDeadlineExceeded, format!("the job could not be fetched: {error}")))?;
     let deadline = Deadline::new(job.deadline, unix_now());
+    let patience = EXECUTOR_PATIENCE.min(deadline.left());
     let mut attempt = Attempt { gateway, events, deadline, progress: Progress::new(&job), job, checked: Vec::new() };
 
-    let outcome = match listening.accept(EXECUTOR_PATIENCE.min(deadline.left())).await {
+    let outcome = match listening.accept(patience).await {
         Err(why) => Ended::without_changes(Outcome::ExecutorLost, why),
         Ok((connection, _hello)) => {
             let executor = Closing(Executor::new(connection));
@@ -140,7 +141,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn reporting(&self) -> Report<'_> {
-        let until = self.deadline.end.max(Instant::now() + REPORT_PATIENCE);
+        let until = self.deadline.end().max(Instant::now() + REPORT_PATIENCE);
         Report { gateway: self.gateway, events: self.events, until }
     }
 
@@ -154,10 +155,17 @@ impl Attempt<'_> {
             Ok(false) => self.events.note("the image has no git; there is no base commit"),
             Err(why) => self.events.note(format!("there is no base commit: {why}")),
         }
-        let agent = Agent { gateway: self.gateway, executor, events: self.events, deadline: self.deadline, max_steps: self.job.max_steps };
+        let agent = Agent {
+            gateway: self.gateway,
+            executor,
+            events: self.events,
+            deadline: self.deadline.clone(),
+            rules: self.job.approvals.as_ref(),
+            max_steps: self.job.max_steps,
+        };
         let (mut outcome, mut message) = agent.run(&mut self.progress).await;
         if matches!(outcome, Outcome::Done | Outcome::StepLimit)
-            && let Err((cut_short, why)) = checks::run(executor, self.events, self.deadline, &self.job.checks, &mut self.checked).await
+            && let Err((cut_short, why)) = checks::run(executor, self.events, &self.deadline, &self.job.checks, &mut self.checked).await
         {
             (outcome, message) = (cut_short, why);
         }

@@ -8,6 +8,7 @@ use std::{
 use agentrun_protocol::{
     exchange::{ExchangeResponse, RenewResponse},
     routes,
+    token::Audience,
 };
 use bytes::Bytes;
 use http::Method;
@@ -31,6 +32,7 @@ pub struct Tokens {
 
 const MODEL: usize = 0;
 const EVENTS: usize = 1;
+const APPROVALS: usize = 2;
 
 impl Tokens {
     pub fn new(response: ExchangeResponse) -> Self {
@@ -38,12 +40,17 @@ impl Tokens {
         Tokens { slots: [model_token, events_token, approvals_token].map(|token| RwLock::new(Arc::new(Secret::new(token)))) }
     }
 
-    pub fn model(&self) -> Arc<Secret> {
-        self.get(MODEL)
+    /// The token for an audience.
+    pub fn of(&self, audience: Audience) -> Arc<Secret> {
+        self.get(match audience {
+            Audience::Model => MODEL,
+            Audience::Events => EVENTS,
+            Audience::Approvals => APPROVALS,
+        })
     }
 
-    pub fn events(&self) -> Arc<Secret> {
-        self.get(EVENTS)
+    pub fn model(&self) -> Arc<Secret> {
+        self.get(MODEL)
     }
 
     fn get(&self, slot: usize) -> Arc<Secret> {

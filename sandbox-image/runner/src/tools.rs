@@ -41,7 +41,7 @@ impl Outcome {
 }
 
 /// Errors only when the executor is lost; everything else is told to the model.
-pub async fn perform(executor: &Executor, events: &Events, deadline: Deadline, action: Action) -> Result<Outcome, ExecutorError> {
+pub async fn perform(executor: &Executor, events: &Events, deadline: &Deadline, action: Action) -> Result<Outcome, ExecutorError> {
     let outcome = match action {
         Action::Read(file) => read(executor, &file).await,
         Action::Write(file) if file.content.len() > MAX_WRITE_BYTES => {
@@ -113,7 +113,7 @@ async fn find(executor: &Executor, path: &str, text: &str) -> Result<Outcome, Ex
     Ok(Outcome::good(if lines.is_empty() { "[no match]".into() } else { lines }))
 }
 
-async fn command(executor: &Executor, events: &Events, deadline: Deadline, run: RunCommand) -> Result<Outcome, ExecutorError> {
+async fn command(executor: &Executor, events: &Events, deadline: &Deadline, run: RunCommand) -> Result<Outcome, ExecutorError> {
     let left = u64::try_from(deadline.left().as_millis()).unwrap_or(u64::MAX).max(1);
     let timeout_ms = (run.timeout_seconds() * 1000).min(left);
     let start = ExecStart {

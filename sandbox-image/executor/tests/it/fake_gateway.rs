@@ -4,9 +4,11 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use agentrun_protocol::{
+    approval::{Action, ActionDocument, ApprovalAnswer, AskRequest, ConsumeRequest, State as Word},
     event::{AppendRequest, AppendResponse, EventType, NewEvent},
     exchange::{ExchangeRequest, ExchangeResponse, RenewResponse, signing_input},
     job::Job,
@@ -16,7 +18,7 @@ use agentrun_protocol::{
 use agentrun_runner::{Config, confinement::ProcFacts, deadline::unix_now, staging::digest};
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    extract::{Path, Query, State},
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
@@ -60,6 +62,19 @@ pub struct Seen {
     pub result: Option<SandboxResult>,
     pub renewals: usize,
     pub unauthorised: usize,
+    pub approvals: Vec<Asked>,
+}
+
+/// An approval, and what became of it.
+#[derive(Clone)]
+pub struct Asked {
+    pub action: Action,
+    pub state: Word,
+    pub reason: Option<&'static str>,
+    pub execution_id: Option<String>,
+    pub asked_at: i64,
+    /// When it was decided; the deadline stands still until then.
+    pub decided_at: Option<i64>,
 }
 
 pub struct Gateway {
@@ -69,6 +84,8 @@ pub struct Gateway {
     exchange_faults: Mutex<VecDeque<u16>>,
     /// The same for events and the result.
     pub faults: Mutex<VecDeque<u16>>,
+    /// The same for approvals.
+    pub approval_faults: Mutex<VecDeque<u16>>,
     lifetime: i64,
     pub seen: Mutex<Seen>,
     pub changed: Notify,
@@ -104,6 +121,7 @@ impl Setup {
             script: Mutex::new(self.script.into()),
             exchange_faults: Mutex::new(self.exchange_faults.into()),
             faults: Mutex::default(),
+            approval_faults: Mutex::default(),
             lifetime: self.lifetime,
             seen: Mutex::default(),
             changed: Notify::new(),
@@ -166,6 +184,9 @@ fn router(gateway: Arc<Gateway>) -> Router {
         .route(routes::ARTIFACTS, post(artifact))
         .route(routes::RESULT, post(result))
         .route(routes::CHAT_COMPLETIONS, post(chat))
+        .route(routes::APPROVALS, post(ask))
+        .route(&format!("{}/{{id}}", routes::APPROVALS), get(wait))
+        .route(&format!("{}/{{id}}/consume", routes::APPROVALS), post(consume))
         .layer(axum::extract::DefaultBodyLimit::max(16 << 20))
         .with_state(gateway)
 }
@@ -186,6 +207,49 @@ impl Gateway {
 
     fn fault(&self) -> Result<(), Response> {
         self.faults.lock().unwrap().pop_front().map_or(Ok(()), |status| Err(refuse(status, "fault", None)))
+    }
+
+    fn approval_fault(&self) -> Result<(), Response> {
+        self.approval_faults.lock().unwrap().pop_front().map_or(Ok(()), |status| Err(refuse(status, "fault", None)))
+    }
+
+    fn digest(&self, action: &Action) -> String {
+        ActionDocument::new(&self.job.run_uid, self.job.attempt, "policy", action).digest()
+    }
+
+    fn answer(&self, id: usize) -> Result<Json<ApprovalAnswer>, Response> {
+        let seen = self.seen.lock().unwrap();
+        let asked = seen.approvals.get(id.wrapping_sub(1)).ok_or_else(|| refuse(404, "not_found", None))?;
+        let waited = asked.decided_at.unwrap_or_else(unix_now) - asked.asked_at;
+        Ok(Json(ApprovalAnswer {
+            id: id as i64,
+            digest: self.digest(&asked.action),
+            state: asked.state,
+            expires_at: asked.asked_at + 600,
+            reason: asked.reason.map(str::to_owned),
+            deadline: self.job.deadline + waited,
+        }))
+    }
+
+    /// A person decides, or nobody did.
+    pub fn decide(&self, id: usize, state: Word, reason: Option<&'static str>) {
+        let mut seen = self.seen.lock().unwrap();
+        let asked = &mut seen.approvals[id - 1];
+        assert_eq!(asked.state, Word::Pending);
+        (asked.state, asked.reason, asked.decided_at) = (state, reason, Some(unix_now()));
+        drop(seen);
+        self.changed.notify_waiters();
+    }
+
+    /// Until so many approvals have been asked for.
+    pub async fn asked(&self, count: usize) -> Action {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(asked) = self.seen.lock().unwrap().approvals.get(count - 1) {
+                return asked.action.clone();
+            }
+            changed.await;
+        }
     }
 
     pub fn script_is_done(&self) -> bool {
@@ -333,4 +397,70 @@ async fn chat(State(gateway): Shared, headers: HeaderMap, Json(request): Json<Va
             answer(json!({"role": "assistant", "content": "renewed"}))
         }
     })
+}
+
+async fn ask(State(gateway): Shared, headers: HeaderMap, Json(request): Json<AskRequest>) -> Result<Json<ApprovalAnswer>, Response> {
+    gateway.allow(&headers, &["approvals"])?;
+    let mut seen = gateway.seen.lock().unwrap();
+    for text in &request.action.texts {
+        match &text.inline {
+            Some(inline) => assert_eq!(digest(inline.as_bytes()), text.digest),
+            None => assert!(seen.blobs.contains_key(&text.digest), "a text that is not inline must have been uploaded"),
+        }
+    }
+    let open = |asked: &Asked| matches!(asked.state, Word::Pending | Word::Allowed);
+    let standing = seen.approvals.iter().position(|asked| open(asked) && gateway.digest(&asked.action) == gateway.digest(&request.action));
+    let at = standing.unwrap_or_else(|| {
+        let (action, state) = (request.action, Word::Pending);
+        seen.approvals.push(Asked { action, state, reason: None, execution_id: None, asked_at: unix_now(), decided_at: None });
+        seen.approvals.len() - 1
+    });
+    drop(seen);
+    gateway.changed.notify_waiters();
+    // After it was recorded: the answer is lost.
+    gateway.approval_fault()?;
+    gateway.answer(at + 1)
+}
+
+async fn wait(
+    State(gateway): Shared,
+    headers: HeaderMap,
+    Path(id): Path<usize>,
+    Query(query): Query<BTreeMap<String, u64>>,
+) -> Result<Json<ApprovalAnswer>, Response> {
+    gateway.allow(&headers, &["approvals"])?;
+    gateway.approval_fault()?;
+    let decided = async {
+        loop {
+            let changed = gateway.changed.notified();
+            if gateway.answer(id)?.state != Word::Pending {
+                return Ok(());
+            }
+            changed.await;
+        }
+    };
+    let _: Result<Result<(), Response>, _> = tokio::time::timeout(Duration::from_secs(query["wait"]), decided).await;
+    gateway.answer(id)
+}
+
+async fn consume(
+    State(gateway): Shared,
+    headers: HeaderMap,
+    Path(id): Path<usize>,
+    Json(request): Json<ConsumeRequest>,
+) -> Result<Json<ApprovalAnswer>, Response> {
+    gateway.allow(&headers, &["approvals"])?;
+    let mut seen = gateway.seen.lock().unwrap();
+    let asked = seen.approvals.get_mut(id - 1).ok_or_else(|| refuse(404, "not_found", None))?;
+    if gateway.digest(&asked.action) != gateway.digest(&request.action) {
+        return Err(refuse(409, "digest_mismatch", None));
+    }
+    match (asked.state, &asked.execution_id) {
+        (Word::Allowed, None) => (asked.state, asked.execution_id) = (Word::Consumed, Some(request.execution_id)),
+        (Word::Consumed, Some(before)) if *before == request.execution_id => {}
+        _ => return Err(refuse(409, "already_consumed", None)),
+    }
+    drop(seen);
+    gateway.approval_fault()?;
+    gateway.answer(id)
 }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod approvals;
 mod commands;
 #[expect(clippy::result_large_err, reason = "axum takes a response as an error")]
 mod fake_gateway;

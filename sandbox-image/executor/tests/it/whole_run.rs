@@ -25,7 +25,7 @@ fn file(path: &str, content: &str, executable: bool) -> JobFile {
     JobFile { path: path.into(), content: content.into(), executable }
 }
 
-fn job() -> Job {
+pub fn job() -> Job {
     Job {
         run_uid: "11111111-2222-3333-4444-555555555555".into(),
         namespace: "team".into(),
@@ -43,47 +43,47 @@ fn job() -> Job {
     }
 }
 
-fn setup(script: Vec<Turn>) -> Setup {
+pub fn setup(script: Vec<Turn>) -> Setup {
     Setup { job: job(), script, exchange_faults: vec![], lifetime: 900 }
 }
 
-fn tool(name: &'static str, arguments: Value) -> Turn {
+pub fn tool(name: &'static str, arguments: Value) -> Turn {
     Turn::Use(vec![(name, arguments.to_string())])
 }
 
-fn sh(script: &str) -> Turn {
+pub fn sh(script: &str) -> Turn {
     tool("run_command", json!({"argv": ["sh", "-c", script]}))
 }
 
 /// A run in progress.
-struct Started {
-    place: Place,
+pub struct Started {
+    pub place: Place,
     running: Running,
     executor: Child,
 }
 
 impl Started {
-    async fn new(setup: Setup) -> Self {
+    pub async fn new(setup: Setup) -> Self {
         let place = Place::new();
         let running = setup.start(&place).await;
         let executor = spawn_executor(&place.socket(), &place.root());
         Started { place, running, executor }
     }
 
-    async fn run(&self) -> Result<ResultResponse, Failed> {
+    pub async fn run(&self) -> Result<ResultResponse, Failed> {
         run(self.running.config.clone(), &confined(), CancellationToken::new()).await
     }
 
-    fn gateway(&self) -> &Gateway {
+    pub fn gateway(&self) -> &Gateway {
         &self.running.gateway
     }
 
-    fn result(&self) -> SandboxResult {
+    pub fn result(&self) -> SandboxResult {
         self.gateway().seen.lock().unwrap().result.clone().expect("a result must have been posted")
     }
 }
 
-async fn finished(setup: Setup) -> (Started, SandboxResult) {
+pub async fn finished(setup: Setup) -> (Started, SandboxResult) {
     let started = Started::new(setup).await;
     started.run().await.unwrap();
     let result = started.result();
