@@ -53,6 +53,12 @@ pub fn lines(event: &Event, run: &str, output: &Output) -> Vec<String> {
             if !text("decidedBy").is_empty() {
                 words.push_str(&format!(", by {}", text("decidedBy")));
             }
+            if text("scope") == "session" {
+                words.push_str(", for this run's session");
+            }
+            if text("outcome") == "unknown" {
+                words.push_str(", and cut short: what came of it is unknown, and it is not tried again");
+            }
             if !text("reason").is_empty() {
                 words.push_str(&format!(", {:?}", text("reason")));
             }
@@ -198,6 +204,11 @@ mod tests {
                 "approval",
                 json!({"id": 3, "state": "denied", "kind": "k", "summary": "s", "decidedBy": "bob", "reason": "no"}),
                 vec!["10:11:12 approval 3 denied: k s, by bob, \"no\""],
+            ),
+            (
+                "approval",
+                json!({"id": 3, "state": "consumed", "kind": "k", "summary": "s", "outcome": "unknown"}),
+                vec!["10:11:12 approval 3 consumed: k s, and cut short: what came of it is unknown, and it is not tried again"],
             ),
             ("step", json!({"step": 1, "maxSteps": 12}), vec!["10:11:12 step     1 of 12"]),
             ("message", json!({"text": "one line\n"}), vec!["10:11:12 says     one line"]),

@@ -44,7 +44,10 @@ pub async fn run(cluster: &Cluster, arguments: &Artifacts, output: &Output) -> R
 }
 
 async fn fetch(door: &Door<'_>, all: &[Artifact], wanted: &str, arguments: &Artifacts, output: &Output) -> Result<Exit, Failure> {
-    let artifact = all.iter().find(|artifact| artifact.name == wanted || artifact.digest == wanted).ok_or_else(|| {
+    // A run refers to blobs that have no name, such as the texts of an approval.
+    let unnamed = wanted.strip_prefix("sha256:").map(|hex| Artifact { name: hex.to_owned(), digest: wanted.to_owned(), bytes: 0 });
+    let named = all.iter().find(|artifact| artifact.name == wanted || artifact.digest == wanted).cloned();
+    let artifact = named.or(unnamed).ok_or_else(|| {
         Failure::new(Exit::NotSubmitted, format!("{} has no artifact {wanted:?}", door.run))
             .advice(format!("kubectl agentrun artifacts {} lists what it has.", door.run))
     })?;

@@ -141,6 +141,8 @@ async fn an_artifact_is_what_was_listed_or_nothing() {
     assert_eq!(std::fs::read_to_string(fake.path("out/report.txt")).expect("written"), "hello");
     fake.run(&["artifacts", "r", "--get", "report.txt", "-O", "out"]).await.with(1).says("--force");
     assert_eq!(fake.run(&["artifacts", "r", "--get", digest, "-O", "-"]).await.with(0).stdout, "hello");
+    let unnamed = "sha256:486ea46224d1bb4fb680f34f7c9ad96a8f24ec88be73ea8e5a6c65260e9cb8a7";
+    fake.run(&["artifacts", "r", "--get", unnamed]).await.with(1).says("is not what was listed: sha256:2cf24");
     fake.run(&["artifacts", "r", "--get", "../../evil"]).await.with(1).says("has an empty component, '.' or '..'");
     fake.run(&["artifacts", "r", "--get", "forged"]).await.with(1).says("is not what was listed");
     fake.run(&["artifacts", "r", "--get", "none"]).await.with(3).says("has no artifact");

@@ -34,6 +34,7 @@ async fn body() -> Result<()> {
     let viewer = Person::new(&bed, "viewer", &["get", "list", "watch"]).await?;
     submits(&bed, &editor, &viewer).await?;
     cancels(&bed, &editor, &viewer).await?;
+    decides(&bed, &gateway, &viewer).await?;
     doctor(&editor, &viewer).await?;
     follows_over_another_gateway(&bed, gateway, aggregated, &viewer).await
 }
@@ -54,9 +55,11 @@ struct Ended {
 }
 
 impl Person {
+    /// With these verbs on AgentRuns; who may change one may also write to its parts.
     async fn new(bed: &Bed, name: &str, verbs: &[&str]) -> Result<Person> {
         let runs = verbs.iter().map(|verb| (agentrun_crds::GROUP, "agentruns", *verb));
-        let verbs = if verbs.contains(&"patch") { &["get", "create", "update"][..] } else { &["get"] };
+        let writes = verbs.iter().any(|verb| ["patch", "approve"].contains(verb));
+        let verbs = if writes { &["get", "create", "update"][..] } else { &["get"] };
         let parts = verbs.iter().map(|verb| (AGGREGATED_GROUP, "*", *verb));
         let token = bed.account(name, &runs.chain(parts).collect::<Vec<_>>()).await?;
         let kubeconfig = bed.server.write_kubeconfig(&format!("{}-{name}", bed.team), &token)?;
@@ -152,8 +155,53 @@ async fn cancels(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
     end(bed, "done", "Succeeded", "Succeeded").await?;
     editor.expect(&["cancel", "done"], 1, "already_completed").await?;
     editor.expect(&["patch", "done"], 1, "the run ended without a result").await?;
-    ensure!(editor.expect(&["logs", "@latest"], 0, "").await?.contains("end      Succeeded"));
+    ensure!(editor.expect(&["logs", "-f", "done"], 0, "").await?.contains("end      Succeeded"));
     viewer.expect(&["events", "done", "--after", "900"], 3, "the log's last is").await?;
+    Ok(())
+}
+
+async fn decides(bed: &Bed, gateway: &Gateway, viewer: &Person) -> Result<()> {
+    let approver = Person::new(bed, "approver", &["get", "list", "approve"]).await?;
+    let run = bed.run("asks", Limit { requests: 5, ..Limit::default() }, Spent::default()).await?;
+    let ask = async |argv: &[&str]| -> Result<String> {
+        let url = format!("{}{}", gateway.url, routes::APPROVALS);
+        let body = json!({ "action": { "tool": "run_command", "argv": argv } });
+        let answer = gateway.http.post(url).bearer_auth(bed.token(&run, Audience::Approvals)).json(&body).send().await?;
+        Ok(answer.error_for_status()?.json::<Value>().await?["id"].to_string())
+    };
+    let first = ask(&["rm", "-rf", "build\u{202e}"]).await?;
+    let waits = approver.expect(&["approvals"], 0, "").await?;
+    for part in
+        [&format!("asks {first}  run_command  waits for"), "│ $ rm -rf 'build\\u{202e}'", &format!("kubectl agentrun approve asks {first}")]
+    {
+        ensure!(waits.contains(part), "{part}: {waits}");
+    }
+    viewer.expect(&["approve", "asks", &first], 3, "forbidden").await?;
+    let said = approver.expect(&["approve", "asks", &first, "--session", "--reason", "fine"], 0, "").await?;
+    ensure!(said.ends_with("allowed, and the same action again in this run\n"), "{said}");
+    let status = bed.get("asks").await?.status.context("a status")?;
+    let decided = serde_json::to_value(&status.approvals)?;
+    let decider = format!("system:serviceaccount:{}:approver", bed.team);
+    for (key, value) in [("state", "allowed"), ("scope", "session"), ("reason", "fine"), ("decidedBy", &decider)] {
+        ensure!(decided[0][key] == value, "{key}: {decided}");
+    }
+    // Saying the same again is harmless; saying something else comes too late.
+    approver.expect(&["approve", "asks", &first, "--session"], 0, "").await?;
+    approver.expect(&["deny", "asks", &first], 1, &decider).await?;
+    approver.expect(&["deny", "asks", "99"], 3, "approval 99").await?;
+
+    let second = ask(&["ls"]).await?;
+    approver.expect(&["deny", "asks", &second, "--reason", "not now"], 0, "").await?;
+    let all = approver.expect(&["approvals", "asks", "-o", "json"], 0, "").await?;
+    let all: Value = serde_json::from_str(&all)?;
+    ensure!(all["approvals"][1]["state"] == "denied" && all["approvals"][1]["reason"] == "not now", "{all}");
+    approver.expect(&["approvals"], 0, "nothing waits").await?;
+    let logs = approver.expect(&["logs", "asks"], 0, "").await?;
+    ensure!(logs.contains(&format!("{second} denied: run_command ls, by {decider}, \"not now\"")), "{logs}");
+
+    let third = ask(&["ls", "-l"]).await?;
+    approver.expect(&["deny", "asks", &third, "--cancel"], 0, "").await?;
+    ensure!(bed.get("asks").await?.spec.cancel, "the run is asked to end");
     Ok(())
 }
 
