@@ -4,4 +4,5 @@ pub mod api_server;
 pub mod exchange;
 pub mod gateways;
 pub mod node;
+pub mod plugin;
 pub mod programs;

@@ -31,20 +31,28 @@ impl Bed {
         let aggregated = Aggregated { services: Api::all(self.client.clone()), _turn: turn };
         // Of a test that has failed.
         aggregated.withdraw().await?;
+        aggregated.register(self, gateway).await?;
+        Ok(aggregated)
+    }
+}
+
+impl Aggregated {
+    /// Serve our group by this gateway, as after `withdraw`, without giving the turn to another test in between.
+    pub async fn register(&self, bed: &Bed, gateway: &Gateway) -> Result<()> {
         // The processes of this tier are on loopback, which no Endpoints may name.
         let elsewhere =
             ServiceSpec { type_: Some("ExternalName".into()), external_name: Some("localhost".into()), ..ServiceSpec::default() };
         let service = Service { metadata: named(GATEWAY), spec: Some(elsewhere), status: None };
-        let services: Api<Service> = Api::namespaced(self.client.clone(), &self.system);
+        let services: Api<Service> = Api::namespaced(bed.client.clone(), &bed.system);
         if services.get_opt(GATEWAY).await?.is_none() {
             services.create(&PostParams::default(), &service).await?;
         }
         let spec = APIServiceSpec {
             group: Some(AGGREGATED_GROUP.into()),
             version: Some(AGGREGATED_VERSION.into()),
-            ca_bundle: Some(ByteString(self.authority.clone().into_bytes())),
+            ca_bundle: Some(ByteString(bed.authority.clone().into_bytes())),
             service: Some(ServiceReference {
-                namespace: Some(self.system.clone()),
+                namespace: Some(bed.system.clone()),
                 name: Some(GATEWAY.into()),
                 port: Some(gateway.aggregated.port().into()),
             }),
@@ -53,22 +61,20 @@ impl Bed {
             ..APIServiceSpec::default()
         };
         let object = APIService { metadata: named(&name()), spec: Some(spec), status: None };
-        aggregated.services.create(&PostParams::default(), &object).await?;
+        self.services.create(&PostParams::default(), &object).await?;
         let available = |object: Option<&APIService>| {
             let conditions = object.and_then(|object| object.status.as_ref()).and_then(|status| status.conditions.as_ref());
             conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Available" && one.status == "True"))
         };
         let name = name();
-        let waiting = await_condition(aggregated.services.clone(), &name, available);
+        let waiting = await_condition(self.services.clone(), &name, available);
         if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-            let status = aggregated.services.get_status(&name).await.ok().and_then(|object| object.status);
+            let status = self.services.get_status(&name).await.ok().and_then(|object| object.status);
             anyhow::bail!("the APIService does not become available: {status:?}");
         }
-        Ok(aggregated)
+        Ok(())
     }
-}
 
-impl Aggregated {
     /// Take it away again.
     pub async fn withdraw(&self) -> Result<()> {
         let Some(object) = self.services.get_opt(&name()).await? else { return Ok(()) };

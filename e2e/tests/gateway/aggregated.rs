@@ -7,13 +7,15 @@ use agentrun_crds::budget::{Limit, Spent};
 use agentrun_crds::names::AGGREGATED_GROUP;
 use agentrun_e2e::api_server::{Clients, FRONT_PROXY, binary};
 use agentrun_e2e::gateways::{Bed, Gateway, LiveRun};
+use agentrun_e2e::plugin::Plugin;
 use agentrun_protocol::routes;
 use agentrun_protocol::token::Audience;
 use agentrun_scripted_model::{Script, Turn};
 use anyhow::{Context, Result, ensure};
-use futures::io::AsyncBufReadExt;
+use futures::io::AsyncBufReadExt as _;
 use kube::Client;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Longer than the API server lets a GET of a named object go on.
 const LONG: Duration = Duration::from_secs(63);
@@ -32,6 +34,7 @@ async fn body() -> Result<()> {
     let viewer = bed.account("viewer", &reads).await?;
     tokio::try_join!(
         follows_a_log_for_long(&bed, &gateway, &run, &viewer),
+        the_plugin_follows_for_long(&bed, &viewer),
         events_end_before_the_api_server_cuts(&bed, &viewer),
         plain_reads(&bed, &viewer),
         refusals(&bed, &viewer),
@@ -79,6 +82,20 @@ async fn follows_a_log_for_long(bed: &Bed, gateway: &Gateway, run: &LiveRun, tok
     let follow = async { tokio::time::timeout(LONG * 2, lines(&client, &path, late)).await? };
     let (seen, ()) = tokio::try_join!(follow, append)?;
     ensure!(begun.elapsed() >= LONG && seen.last().is_some_and(late), "the follower missed the event: {seen:?}");
+    Ok(())
+}
+
+/// What `follows_a_log_for_long` appends at the end is seen by `kubectl agentrun` too, and every event before it once.
+async fn the_plugin_follows_for_long(bed: &Bed, token: &str) -> Result<()> {
+    let plugin = Plugin::new(&bed.server.write_kubeconfig("plugin", token)?, &bed.team)?;
+    let mut child = plugin.command(&["events", "fix-it", "-f", "-o", "json"]).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+    let mut seen: Vec<Value> = Vec::new();
+    while seen.last().is_none_or(|event| event["data"]["text"] != "still here") {
+        let line = tokio::time::timeout(LONG * 2, lines.next_line()).await??.context("the follower ended")?;
+        seen.push(serde_json::from_str(&line)?);
+    }
+    ensure!(seen.iter().map(|event| event["seq"].as_i64()).eq((1..=seen.len() as i64).map(Some)), "{seen:?}");
     Ok(())
 }
 

@@ -1,13 +1,9 @@
 //! `kubectl agentrun` with nothing but a kubeconfig: through a real API server, whose RBAC judges, to a real gateway.
 
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
-
 use agentrun_crds::budget::{Limit, Spent};
 use agentrun_crds::names::AGGREGATED_GROUP;
 use agentrun_e2e::gateways::{Aggregated, Bed, Gateway, LiveRun, MODEL};
-use agentrun_e2e::programs::program;
+use agentrun_e2e::plugin::{LONGEST, Plugin};
 use agentrun_protocol::event::{AppendRequest, EventType, NewEvent};
 use agentrun_protocol::routes;
 use agentrun_protocol::token::Audience;
@@ -15,10 +11,7 @@ use agentrun_scripted_model::{Script, Turn};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 
-/// No command takes longer, but one that follows.
-const LONGEST: Duration = Duration::from_secs(120);
 const EVENTS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,8 +23,8 @@ async fn body() -> Result<()> {
     let bed = Bed::start(Script::new("", [Turn::say("yes")])).await?;
     let gateway = bed.gateway("a").await?;
     let aggregated = bed.aggregate(&gateway).await?;
-    let editor = Person::new(&bed, "editor", &["create", "get", "list", "watch", "patch"]).await?;
-    let viewer = Person::new(&bed, "viewer", &["get", "list", "watch"]).await?;
+    let editor = person(&bed, "editor", &["create", "get", "list", "watch", "patch"]).await?;
+    let viewer = person(&bed, "viewer", &["get", "list", "watch"]).await?;
     submits(&bed, &editor, &viewer).await?;
     cancels(&bed, &editor, &viewer).await?;
     decides(&bed, &gateway, &viewer).await?;
@@ -39,63 +32,17 @@ async fn body() -> Result<()> {
     follows_over_another_gateway(&bed, gateway, aggregated, &viewer).await
 }
 
-/// Somebody with a token, rights in the runs' namespace, and the program.
-struct Person {
-    kubeconfig: PathBuf,
-    namespace: String,
-    home: tempfile::TempDir,
+/// Somebody with these verbs on AgentRuns; who may change one may also write to its parts.
+async fn person(bed: &Bed, name: &str, verbs: &[&str]) -> Result<Plugin> {
+    let runs = verbs.iter().map(|verb| (agentrun_crds::GROUP, "agentruns", *verb));
+    let writes = verbs.iter().any(|verb| ["patch", "approve"].contains(verb));
+    let verbs = if writes { &["get", "create", "update"][..] } else { &["get"] };
+    let parts = verbs.iter().map(|verb| (AGGREGATED_GROUP, "*", *verb));
+    let token = bed.account(name, &runs.chain(parts).collect::<Vec<_>>()).await?;
+    Plugin::new(&bed.server.write_kubeconfig(&format!("{}-{name}", bed.team), &token)?, &bed.team)
 }
 
-/// How a command ended.
-#[derive(Debug)]
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Person {
-    /// With these verbs on AgentRuns; who may change one may also write to its parts.
-    async fn new(bed: &Bed, name: &str, verbs: &[&str]) -> Result<Person> {
-        let runs = verbs.iter().map(|verb| (agentrun_crds::GROUP, "agentruns", *verb));
-        let writes = verbs.iter().any(|verb| ["patch", "approve"].contains(verb));
-        let verbs = if writes { &["get", "create", "update"][..] } else { &["get"] };
-        let parts = verbs.iter().map(|verb| (AGGREGATED_GROUP, "*", *verb));
-        let token = bed.account(name, &runs.chain(parts).collect::<Vec<_>>()).await?;
-        let kubeconfig = bed.server.write_kubeconfig(&format!("{}-{name}", bed.team), &token)?;
-        Ok(Person { kubeconfig, namespace: bed.team.clone(), home: tempfile::tempdir()? })
-    }
-
-    fn command(&self, arguments: &[&str]) -> Result<Command> {
-        let mut command = Command::new(program("kubectl-agentrun")?);
-        command
-            .args(arguments)
-            .args(["-n", &self.namespace])
-            .env_clear()
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("HOME", self.home.path())
-            .current_dir(self.home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        Ok(command)
-    }
-
-    async fn run(&self, arguments: &[&str]) -> Result<Ended> {
-        let output = tokio::time::timeout(LONGEST, self.command(arguments)?.output()).await.with_context(|| format!("{arguments:?}"))??;
-        Ok(Ended { code: output.status.code(), stdout: String::from_utf8(output.stdout)?, stderr: String::from_utf8(output.stderr)? })
-    }
-
-    /// The command ends so, and says this on standard error.
-    async fn expect(&self, arguments: &[&str], code: i32, part: &str) -> Result<String> {
-        let ended = self.run(arguments).await?;
-        ensure!(ended.code == Some(code) && ended.stderr.contains(part), "{arguments:?}: not {code} with {part:?}: {ended:#?}");
-        Ok(ended.stdout)
-    }
-}
-
-async fn submits(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
+async fn submits(bed: &Bed, editor: &Plugin, viewer: &Plugin) -> Result<()> {
     let shop = editor.home.path().join("shop");
     std::fs::create_dir_all(shop.join("src"))?;
     std::fs::write(shop.join("src/a.py"), "print('ü')\n")?;
@@ -142,7 +89,7 @@ async fn submits(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
     Ok(())
 }
 
-async fn cancels(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
+async fn cancels(bed: &Bed, editor: &Plugin, viewer: &Plugin) -> Result<()> {
     bed.run("to-cancel", Limit { requests: 1, ..Limit::default() }, Spent::default()).await?;
     viewer.expect(&["cancel", "to-cancel"], 3, "forbidden").await?;
     ensure!(!bed.get("to-cancel").await?.spec.cancel);
@@ -160,8 +107,8 @@ async fn cancels(bed: &Bed, editor: &Person, viewer: &Person) -> Result<()> {
     Ok(())
 }
 
-async fn decides(bed: &Bed, gateway: &Gateway, viewer: &Person) -> Result<()> {
-    let approver = Person::new(bed, "approver", &["get", "list", "approve"]).await?;
+async fn decides(bed: &Bed, gateway: &Gateway, viewer: &Plugin) -> Result<()> {
+    let approver = person(bed, "approver", &["get", "list", "approve"]).await?;
     let run = bed.run("asks", Limit { requests: 5, ..Limit::default() }, Spent::default()).await?;
     let ask = async |argv: &[&str]| -> Result<String> {
         let url = format!("{}{}", gateway.url, routes::APPROVALS);
@@ -205,7 +152,7 @@ async fn decides(bed: &Bed, gateway: &Gateway, viewer: &Person) -> Result<()> {
     Ok(())
 }
 
-async fn doctor(editor: &Person, viewer: &Person) -> Result<()> {
+async fn doctor(editor: &Plugin, viewer: &Plugin) -> Result<()> {
     let create = "you may create agentruns.agentrun.dev";
     for (person, code, submit) in
         [(editor, 0, format!("ok    {create}")), (viewer, 1, format!("wrong {}", create.replace("may", "may not")))]
@@ -221,9 +168,9 @@ async fn doctor(editor: &Person, viewer: &Person) -> Result<()> {
 
 /// A follower is there before the first event, over a gateway's death, the APIService's withdrawal and another gateway, to the
 /// end; what it prints is the log.
-async fn follows_over_another_gateway(bed: &Bed, mut gateway: Gateway, aggregated: Aggregated, viewer: &Person) -> Result<()> {
+async fn follows_over_another_gateway(bed: &Bed, mut gateway: Gateway, aggregated: Aggregated, viewer: &Plugin) -> Result<()> {
     let run = bed.run("followed", Limit { requests: 5, ..Limit::default() }, Spent::default()).await?;
-    let mut child = viewer.command(&["events", "followed", "-f", "-o", "json"])?.spawn()?;
+    let mut child = viewer.command(&["events", "followed", "-f", "-o", "json"]).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
     let mut seen: Vec<Value> = Vec::new();
     let mut until = async |enough: &dyn Fn(&[Value]) -> bool| -> Result<Vec<Value>> {
@@ -238,13 +185,12 @@ async fn follows_over_another_gateway(bed: &Bed, mut gateway: Gateway, aggregate
 
     gateway.crash()?;
     aggregated.withdraw().await?;
-    drop(aggregated);
     let gateway = bed.gateway("a").await?;
     append(bed, &gateway, &run, EVENTS / 2..EVENTS).await?;
-    let aggregated = bed.aggregate(&gateway).await?;
+    aggregated.register(bed, &gateway).await?;
     until(&|seen| notes(seen).len() == EVENTS).await?;
 
-    let mut watching = viewer.command(&["watch", "followed"])?.spawn()?;
+    let mut watching = viewer.command(&["watch", "followed"]).spawn()?;
     end(bed, "followed", "Failed", "ChecksFailed").await?;
     let seen = until(&|seen| seen.last().is_some_and(|event| event["type"] == "end")).await?;
     let status = tokio::time::timeout(LONGEST, child.wait()).await??;
