@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::model::ModelProxy;
 use crate::runs::{RunDirectory, StatusWriter};
 use crate::store::Stores;
-use crate::{approvals, artifacts, events, exchange, job, metrics, model, people, result};
+use crate::{approvals, artifacts, events, exchange, job, metrics, model, people, result, source};
 
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
@@ -117,6 +117,7 @@ pub const SANDBOX_ROUTES: &[(&str, &str, Access)] = &[
     ("PUT", "/sandbox/v1/blobs/{digest}", Access::EventsToken),
     ("POST", routes::ARTIFACTS, Access::EventsToken),
     ("POST", routes::RESULT, Access::EventsToken),
+    ("GET", routes::SOURCE, Access::EventsToken),
     ("POST", routes::CHAT_COMPLETIONS, Access::ModelToken),
     ("POST", routes::APPROVALS, Access::ApprovalsToken),
     ("GET", "/sandbox/v1/approvals/{approval}", Access::ApprovalsToken),
@@ -133,6 +134,7 @@ pub fn sandbox_router(state: AppState) -> Router {
         .merge(artifacts::sandbox_routes())
         .merge(result::sandbox_routes())
         .merge(approvals::sandbox_routes())
+        .merge(source::sandbox_routes())
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)

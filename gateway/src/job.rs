@@ -34,7 +34,7 @@ fn job_of(run: &AgentRun, now: i64) -> Result<Job, ApiError> {
         attempt: exchange.attempt,
         instruction: run.spec.instruction.clone(),
         files: files.map(|f| JobFile { path: f.path.clone(), content: f.content.clone(), executable: f.executable }).collect(),
-        archive: None,
+        archive: run.spec.source.archive.as_ref().map(|archive| archive.digest.clone()),
         approvals: resolved
             .approvals
             .as_ref()

@@ -28,5 +28,6 @@ pub mod people;
 pub mod result;
 pub mod runs;
 pub mod serve;
+pub mod source;
 pub mod store;
 pub mod tls;

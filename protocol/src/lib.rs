@@ -2,6 +2,7 @@
 //! gRPC envelope. Plain data and pure checks; no IO.
 
 pub mod approval;
+pub mod archive;
 pub mod error;
 pub mod event;
 pub mod exchange;

@@ -31,7 +31,7 @@ fn action() -> Value {
 /// A body that the route takes from the run's own runner.
 fn good_body(path: &str, run: &LiveRun) -> Result<Vec<u8>> {
     let value = match path {
-        routes::RENEW | routes::JOB => return Ok(Vec::new()),
+        routes::RENEW | routes::JOB | routes::SOURCE => return Ok(Vec::new()),
         routes::EVENTS => json!({"events": [{"key": "k", "type": "note", "data": {"text": "x"}}]}),
         routes::ARTIFACTS => json!({"name": "log.txt", "digest": blob_digest()}),
         routes::RESULT => json!({
@@ -171,7 +171,9 @@ async fn table() -> Result<()> {
         for audience in audiences(*access) {
             let good = [("authorization", format!("Bearer {}", bed.token(&run, audience)))];
             let (status, body) = send(&gateway, (method, path), &run, &good).await?;
-            ensure!((200..300).contains(&status), "{method} {path} refuses the right token: {status} {body}");
+            // This run's source is in the AgentRun itself, which only its own runner is told.
+            let taken = (200..300).contains(&status) || (*path == routes::SOURCE && status == 404);
+            ensure!(taken, "{method} {path} refuses the right token: {status} {body}");
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ mod artifacts;
 mod events;
 mod recorder;
 mod result;
+mod source;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,7 +30,7 @@ use crate::fixtures;
 use crate::store::{StoreOptions, Stores};
 
 pub const OTHER_UID: &str = "33333333-3333-4333-8333-333333333333";
-/// Alice and Bob may read and decide in namespace `team`, Carol may read; `mallory` is known, but may not.
+/// Alice and Bob may read, change and decide in namespace `team`, Carol may read; `mallory` is known, but may not.
 pub const ALICE: &str = "alice";
 pub const BOB: &str = "bob";
 pub const CAROL: &str = "carol";
@@ -61,7 +62,7 @@ impl Cluster {
             let asked = &body["spec"];
             let resource = &asked["resourceAttributes"];
             let verbs: &[&str] = match asked["user"].as_str() {
-                Some(ALICE | BOB) => &["get", "approve"],
+                Some(ALICE | BOB) => &["get", "list", "patch", "create", "approve"],
                 Some(CAROL) => &["get"],
                 _ => &[],
             };
@@ -242,16 +243,19 @@ impl World {
 
     /// A person asks.
     pub async fn person(&self, who: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
-        let bearer = format!("Bearer {who}");
-        let all: Vec<(&str, &str)> = [("authorization", bearer.as_str())].into_iter().chain(headers.iter().copied()).collect();
-        send(&self.people, "GET", path, &all, Body::empty()).await
+        self.person_with(who, "GET", path, headers, Body::empty()).await
     }
 
-    /// A person sends something.
-    pub async fn person_sends(&self, who: &str, method: &str, path: &str, body: &Value) -> Answer {
+    /// A person sends any body.
+    pub async fn person_with(&self, who: &str, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Answer {
         let bearer = format!("Bearer {who}");
-        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
-        send(&self.people, method, path, &headers, Body::from(body.to_string())).await
+        let all: Vec<(&str, &str)> = [("authorization", bearer.as_str())].into_iter().chain(headers.iter().copied()).collect();
+        send(&self.people, method, path, &all, body.into()).await
+    }
+
+    /// A person sends JSON.
+    pub async fn person_sends(&self, who: &str, method: &str, path: &str, body: &Value) -> Answer {
+        self.person_with(who, method, path, &[("content-type", "application/json")], body.to_string()).await
     }
 
     /// Upload content for a run; its digest.

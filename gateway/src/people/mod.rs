@@ -2,10 +2,10 @@
 //! cluster's API server. Documents and tests are made from the same list, so an operation that exists is in all of them.
 
 use axum::Router;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, get, post, put};
 
 use crate::app::AppState;
-use crate::{approvals, artifacts, events};
+use crate::{approvals, artifacts, events, source};
 
 /// One operation on a run.
 pub struct Operation {
@@ -59,6 +59,13 @@ pub const OPERATIONS: &[Operation] = &[
     },
     Operation { method: "POST", path: "/approvals/{approval}", right: "approve", summary: "Decide", handler: || post(approvals::decide) },
     Operation { method: "GET", path: "/patch", right: "get", summary: "The patch, for `git apply`", handler: || get(artifacts::patch) },
+    Operation {
+        method: "PUT",
+        path: "/source",
+        right: "patch",
+        summary: "Upload the source archive that the run names by its digest",
+        handler: || put(source::put),
+    },
 ];
 
 impl Operation {

@@ -14,8 +14,9 @@ use axum::body::Body;
 use axum::extract::State;
 use tokio::sync::Semaphore;
 
+use super::base::Base;
 use super::claims::{self, Claims};
-use super::judge::{self, Verdict, judge};
+use super::judge::{Verdict, judge};
 use super::patch::{Mode, Patch, Side, TooLarge};
 use super::{MAX_PATCH_BYTES, MAX_RESULT_BYTES};
 use crate::app::AppState;
@@ -43,14 +44,16 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     let resolved: Resolved = resolved.ok_or_else(|| ApiError::internal("a run with tokens has no status.resolved"))?;
     // A decision of a moment ago counts.
     let (_, decided) = state.runs.confirm_within(&run.uid, Duration::ZERO).await?;
-    let mut verdict = judge(&claims, &decided, &resolved);
+    let base = Base::of(&state, &caller.run).await?;
+    let mut verdict = judge(&claims, &base, &decided, &resolved);
     let mut patch = None;
     if verdict.reason != Reason::ResultInvalid && claims.manifest_complete && !claims.changes.is_empty() {
-        match render(&state, &caller.run, &run, &claims).await? {
+        match render(&state, &base, &run, &claims).await? {
             Ok(bytes) => patch = Some(bytes),
             Err(too_large) => verdict = Verdict::invalid(too_large),
         }
     }
+    drop(base);
     let result = recorded(&claims, &verdict, patch.as_deref(), attempt);
     let (result, written) = write(&state, &caller, &run, result, patch).await?;
     if let Some(digest) = result.patch.as_ref().and_then(|patch| Digest::parse(&patch.digest).ok()) {
@@ -78,13 +81,11 @@ async fn blobs_are_here(state: &AppState, run: &RunRef, claims: &Claims) -> Resu
 }
 
 /// The patch from our base to their blobs, one file at a time.
-async fn render(state: &AppState, run: &AgentRun, reference: &RunRef, claims: &Claims) -> Result<Result<Vec<u8>, TooLarge>, ApiError> {
+async fn render(state: &AppState, base: &Base, reference: &RunRef, claims: &Claims) -> Result<Result<Vec<u8>, TooLarge>, ApiError> {
     let _permit = RENDERS.acquire().await.map_err(ApiError::internal)?;
-    let base = judge::base(run);
     let mut patch = Patch::new(MAX_PATCH_BYTES);
     for change in &claims.changes {
-        let before: Option<(Vec<u8>, Mode)> =
-            base.get(change.path.as_str()).map(|file| (file.content.clone().into_bytes(), judge::mode(file)));
+        let before: Option<(Vec<u8>, Mode)> = base.content(change.path.as_str()).map(|(content, mode)| (content.to_vec(), mode));
         let after = match change.after {
             Some(after) => {
                 let blob = state.stores.artifacts.open(&reference.uid, after.digest).await?.ok_or(StoreError::NoBlob(after.digest))?;

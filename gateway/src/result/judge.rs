@@ -4,17 +4,15 @@
 use std::collections::BTreeMap;
 
 use agentrun_crds::AgentRun;
-use agentrun_crds::agent_run::InlineFile;
 use agentrun_crds::agent_run_status::Resolved;
 use agentrun_crds::conditions::Reason;
 use agentrun_crds::paths::AllowedPath;
 use agentrun_protocol::result::{ClaimedCheck, Outcome};
 
-use super::claims::{Claims, State};
+use super::base::Base;
+use super::claims::Claims;
 use super::collision::collision;
-use super::patch::Mode;
 use super::unapproved::unapproved;
-use crate::store::Digest;
 
 /// Longest message in status.
 const MAX_MESSAGE: usize = 1024;
@@ -47,18 +45,8 @@ impl Verdict {
     }
 }
 
-/// The files that the run started from.
-pub(super) fn base(run: &AgentRun) -> BTreeMap<&str, &InlineFile> {
-    let files = run.spec.source.inline.iter().flat_map(|inline| &inline.files);
-    files.map(|file| (file.path.as_str(), file)).collect()
-}
-
-pub(super) fn mode(file: &InlineFile) -> Mode {
-    if file.executable { Mode::Executable } else { Mode::Regular }
-}
-
-pub(super) fn judge(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Verdict {
-    if let Some(what) = untrue(claims, run, resolved) {
+pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Resolved) -> Verdict {
+    if let Some(what) = untrue(claims, base, resolved) {
         return Verdict::invalid(what);
     }
     // An early end keeps its reason; work that is said to be done and cannot be carried over is not.
@@ -92,7 +80,7 @@ pub(super) fn judge(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Ver
 }
 
 /// What the result says that cannot be.
-fn untrue(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Option<String> {
+fn untrue(claims: &Claims, base: &Base, resolved: &Resolved) -> Option<String> {
     if claims.steps > resolved.max_steps {
         return Some(format!("it claims {} steps of at most {}", claims.steps, resolved.max_steps));
     }
@@ -106,16 +94,15 @@ fn untrue(claims: &Claims, run: &AgentRun, resolved: &Resolved) -> Option<String
     if claims.outcome == Outcome::Done && claims.checks.len() < resolved.checks.len() {
         return Some(format!("it is done with {} of {} checks", claims.checks.len(), resolved.checks.len()));
     }
-    let base = base(run);
     for change in &claims.changes {
-        let known = base.get(change.path.as_str()).map(|file| State { digest: Digest::of(file.content.as_bytes()), mode: mode(file) });
+        let known = base.state(change.path.as_str());
         if known != change.before {
             let what = if known.is_some() { "was not like that in the source" } else { "was not in the source" };
             return Some(format!("{} {what}", change.path));
         }
     }
     let changed: BTreeMap<&str, bool> = claims.changes.iter().map(|change| (change.path.as_str(), change.after.is_some())).collect();
-    let kept = base.keys().copied().filter(|path| !changed.contains_key(path));
+    let kept = base.paths().filter(|path| !changed.contains_key(path));
     let written = changed.iter().filter(|(_, stays)| **stays).map(|(path, _)| *path);
     collision(kept, written).map(|(one, other)| {
         format!("{one} and {other} cannot stand together on every file system (case, Unicode form, or file against folder)")
@@ -247,6 +234,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures;
+    use crate::store::Digest;
 
     /// The fixture's run with more files, two checks and one allowed subtree.
     fn run() -> AgentRun {
@@ -277,7 +265,7 @@ mod tests {
         let run = run();
         let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
         let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
-        judge(&claims, &run, &resolved)
+        judge(&claims, &Base::inline(&run), &run, &resolved)
     }
 
     #[test]
@@ -409,7 +397,7 @@ mod tests {
                 result["checks"] = json!([]);
             }
             let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
-            let verdict = judge(&claims, &denied, &resolved);
+            let verdict = judge(&claims, &Base::inline(&denied), &denied, &resolved);
             assert_eq!(verdict.reason, expected, "{}", verdict.message);
         }
     }

@@ -1,6 +1,7 @@
 //! Takes the sandbox's result. Nothing in it is believed: its shape is checked (`claims`), what it says is held against what
 //! we know (`judge`), and the patch is rendered from our own base and the blobs we hold (`patch`).
 
+mod base;
 mod claims;
 mod collision;
 mod intake;

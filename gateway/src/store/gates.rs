@@ -18,6 +18,8 @@ pub enum Gate {
     Approve,
     /// Waiting for a decision.
     Await,
+    /// Uploading a source archive.
+    Source,
 }
 
 impl Gate {
@@ -30,6 +32,7 @@ impl Gate {
             Gate::Follow => (32, 1024),
             Gate::Approve => (4, 256),
             Gate::Await => (32, 2048),
+            Gate::Source => (1, 8),
         }
     }
 
@@ -41,6 +44,7 @@ impl Gate {
             Gate::Follow => "event readers",
             Gate::Approve => "requests for approval",
             Gate::Await => "waits for a decision",
+            Gate::Source => "source uploads",
         }
     }
 }

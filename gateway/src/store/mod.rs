@@ -42,11 +42,13 @@ impl RunRef {
     }
 }
 
-/// Who wrote: the two have separate keys and separate quotas, so the sandbox can neither take a key of ours nor crowd us out.
+/// Who wrote: each has keys and quotas of its own, so the sandbox can neither take a key of ours nor crowd us out. What a person
+/// uploads counts for the namespace only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     Sandbox = 0,
     Gateway = 1,
+    Person = 2,
 }
 
 /// What one run, and one namespace, may store.

@@ -37,8 +37,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(job: &Job) -> Self {
-        let conversation = Conversation::new(&job.model, prompt::system(), prompt::task(job));
+    /// At the beginning, with the paths of the source.
+    pub fn new<'p>(job: &Job, paths: impl ExactSizeIterator<Item = &'p str>) -> Self {
+        let conversation = Conversation::new(&job.model, prompt::system(), prompt::task(job, paths));
         Progress { conversation, steps: 0, input_tokens: 0, output_tokens: 0 }
     }
 }

@@ -16,7 +16,8 @@ use crate::{
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest answer that is read.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Largest answer, but for a source archive.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -99,6 +100,11 @@ impl Transport {
 
     /// One call, one answer.
     pub async fn call(&self, call: &Call<'_>) -> Result<Answer, CallError> {
+        self.call_for(call, MAX_ANSWER_BYTES).await
+    }
+
+    /// One call, an answer of at most so many bytes.
+    async fn call_for(&self, call: &Call<'_>, most: usize) -> Result<Answer, CallError> {
         let mut request = self
             .client
             .request(call.method.clone(), format!("{}{}", self.base, call.path))
@@ -110,10 +116,12 @@ impl Transport {
             request = request.header(header::AUTHORIZATION, value);
         }
         let mut response = request.send().await.map_err(|error| CallError::NoAnswer(causes(&error)))?;
-        let mut body = BytesMut::new();
+        // In one piece where the size is known, since growing would take twice the memory.
+        let announced = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+        let mut body = BytesMut::with_capacity(announced.min(most));
         while let Some(chunk) = response.chunk().await.map_err(|error| CallError::NoAnswer(causes(&error)))? {
-            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(CallError::NoAnswer(format!("the answer is over {MAX_ANSWER_BYTES} bytes")));
+            if body.len() + chunk.len() > most {
+                return Err(CallError::NoAnswer(format!("the answer is over {} bytes", most)));
             }
             body.extend_from_slice(&chunk);
         }
@@ -189,6 +197,26 @@ impl Gateway {
         until: Instant,
     ) -> Result<Bytes, CallError> {
         self.send_as(Audience::Events, method, path, body, content_type, until).await
+    }
+
+    /// GET an answer of at most so many bytes with the events token, repeated as the others.
+    pub async fn fetch(&self, path: &str, most: usize, until: Instant) -> Result<Bytes, CallError> {
+        let mut again = Again::until(until);
+        loop {
+            let token = self.tokens.of(Audience::Events);
+            let call = Call {
+                method: Method::GET,
+                path: path.to_owned(),
+                token: Some(&token),
+                body: Bytes::new(),
+                content_type: "application/json",
+                timeout: FETCH_TIMEOUT,
+            };
+            match self.transport.call_for(&call, most).await.and_then(Answer::success) {
+                Err(error) if again.after(&error).await => {}
+                other => return other,
+            }
+        }
     }
 
     async fn send_as(

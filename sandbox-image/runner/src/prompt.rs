@@ -15,14 +15,15 @@ pub fn system() -> String {
         .to_owned()
 }
 
-/// The task.
-pub fn task(job: &Job) -> String {
+/// The task, with the paths of the source.
+pub fn task<'p>(job: &Job, paths: impl ExactSizeIterator<Item = &'p str>) -> String {
     let mut text = format!("{}\n\nFiles in the workspace:\n", job.instruction);
-    for file in job.files.iter().take(FILES_LISTED) {
-        text.push_str(&format!("- {}\n", file.path));
+    let more = paths.len().saturating_sub(FILES_LISTED);
+    for path in paths.take(FILES_LISTED) {
+        text.push_str(&format!("- {path}\n"));
     }
-    if job.files.len() > FILES_LISTED {
-        text.push_str(&format!("- and {} more\n", job.files.len() - FILES_LISTED));
+    if more > 0 {
+        text.push_str(&format!("- and {more} more\n"));
     }
     if !job.allowed_paths.iter().any(|path| path == "**") {
         text.push_str(&format!("\nOnly these paths may be changed, all else fails the task: {}\n", job.allowed_paths.join(", ")));

@@ -55,7 +55,7 @@ impl Report<'_> {
         let files = job.files.iter().map(|file| json!({"path": file.path, "digest": digest(file.content.as_bytes())}));
         let request = json!({
             "namespace": job.namespace, "name": job.name, "runUid": job.run_uid, "attempt": job.attempt, "model": job.model,
-            "instruction": job.instruction, "allowedPaths": job.allowed_paths, "checks": job.checks, "maxSteps": job.max_steps,
+            "instruction": job.instruction, "allowedPaths": job.allowed_paths, "checks": job.checks, "maxSteps": job.max_steps, "archive": job.archive,
             "files": files.collect::<Vec<_>>(),
         });
         self.artifact("request.json", pretty(&request)).await;

@@ -28,7 +28,7 @@ use crate::{
     executor::{Executor, ExecutorError},
     gateway::{CallError, Gateway, Transport},
     report::{Report, pretty},
-    staging::{Base, stage},
+    staging::{Base, fetch, stage},
     termination::Failed,
 };
 
@@ -95,7 +95,7 @@ async fn attempt(gateway: &Gateway, events: &Events, listening: Listening) -> Re
         .map_err(|error| Failed::new(Reason::StartupDeadlineExceeded, format!("the job could not be fetched: {error}")))?;
     let deadline = Deadline::new(job.deadline, unix_now());
     let patience = EXECUTOR_PATIENCE.min(deadline.left());
-    let mut attempt = Attempt { gateway, events, deadline, progress: Progress::new(&job), job, checked: Vec::new() };
+    let mut attempt = Attempt { gateway, events, deadline, progress: Progress::new(&job, [].into_iter()), job, checked: Vec::new() };
 
     let outcome = match listening.accept(patience).await {
         Err(why) => Ended::without_changes(Outcome::ExecutorLost, why),
@@ -146,10 +146,12 @@ impl Attempt<'_> {
     }
 
     async fn work(&mut self, executor: &Executor) -> Ended {
-        let base = match stage(executor, &self.job).await {
+        let staged = async { stage(executor, &self.job, fetch(self.gateway, &self.job, self.deadline.work_until()).await?).await };
+        let base = match staged.await {
             Ok(base) => base,
             Err((outcome, message)) => return Ended::without_changes(outcome, message),
         };
+        self.progress = Progress::new(&self.job, base.keys().map(String::as_str));
         match base_commit::commit(executor).await {
             Ok(true) => {}
             Ok(false) => self.events.note("the image has no git; there is no base commit"),

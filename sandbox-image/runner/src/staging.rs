@@ -1,34 +1,75 @@
-//! Puts the source into the workspace, and keeps what it put there as the base that changes are told from.
+//! Puts the source into the workspace, from the job itself or from its archive, and keeps what it put there as the base that changes are told from.
 
 use std::collections::BTreeMap;
 
 use agentrun_protocol::{
+    archive::{self, ArchiveError, ArchiveFile},
     job::Job,
+    people::MAX_SOURCE_BYTES,
     result::{FileState, Outcome},
+    routes,
 };
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
-use crate::executor::{Executor, ExecutorError};
+use crate::{
+    executor::{Executor, ExecutorError},
+    gateway::Gateway,
+};
 
 /// The source as sent: path to content digest and mode.
 pub type Base = BTreeMap<String, FileState>;
 
-/// Write every file. On failure: how the run ends.
-pub async fn stage(executor: &Executor, job: &Job) -> Result<Base, (Outcome, String)> {
+/// Fetch the job's archive, if its source is one, and make sure that it is the one that was named. On failure: how the run ends.
+pub async fn fetch(gateway: &Gateway, job: &Job, until: Instant) -> Result<Option<Bytes>, (Outcome, String)> {
+    let Some(wanted) = &job.archive else { return Ok(None) };
+    let unavailable = |why: String| (Outcome::SourceUnavailable, format!("the source archive could not be fetched: {why}"));
+    let archive = gateway.fetch(routes::SOURCE, MAX_SOURCE_BYTES, until).await.map_err(|error| unavailable(error.to_string()))?;
+    let got = digest(&archive);
+    if got != *wanted {
+        return Err(unavailable(format!("its digest is {got}, not {wanted}")));
+    }
+    Ok(Some(archive))
+}
+
+/// Write every file, of the job itself and of its archive. On failure: how the run ends.
+pub async fn stage(executor: &Executor, job: &Job, archive: Option<Bytes>) -> Result<Base, (Outcome, String)> {
     let mut base = Base::new();
     for file in &job.files {
-        let mode = if file.executable { 755 } else { 644 };
-        executor.write(&file.path, file.content.as_bytes(), mode).await.map_err(|error| {
-            let outcome = match &error {
-                ExecutorError::Lost(_) => Outcome::ExecutorLost,
-                refused if refused.is("no_space") => Outcome::WorkspaceFull,
-                ExecutorError::Refused(_) => Outcome::SourceUnavailable,
-            };
-            (outcome, format!("the source could not be put into the workspace: {error}"))
-        })?;
-        base.insert(file.path.clone(), FileState { digest: digest(file.content.as_bytes()), mode });
+        write(executor, &mut base, &file.path, file.content.as_bytes(), file.executable).await?;
+    }
+    if let Some(archive) = archive {
+        for file in files(&archive).map_err(|why| (Outcome::SourceUnavailable, format!("the source archive: {why}")))? {
+            // Within bounds: the reader has seen all of the content.
+            let content = archive.slice(file.at as usize..(file.at + file.bytes) as usize);
+            write(executor, &mut base, file.path.as_str(), &content, file.executable).await?;
+        }
     }
     Ok(base)
+}
+
+fn files(archive: &[u8]) -> Result<Vec<ArchiveFile>, ArchiveError> {
+    let mut files = Vec::new();
+    archive::read(archive, |file, _| {
+        files.push(file.clone());
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+async fn write(executor: &Executor, base: &mut Base, path: &str, content: &[u8], executable: bool) -> Result<(), (Outcome, String)> {
+    let mode = if executable { 755 } else { 644 };
+    executor.write(path, content, mode).await.map_err(|error| {
+        let outcome = match &error {
+            ExecutorError::Lost(_) => Outcome::ExecutorLost,
+            refused if refused.is("no_space") => Outcome::WorkspaceFull,
+            ExecutorError::Refused(_) => Outcome::SourceUnavailable,
+        };
+        (outcome, format!("the source could not be put into the workspace: {path}: {error}"))
+    })?;
+    base.insert(path.to_owned(), FileState { digest: digest(content), mode });
+    Ok(())
 }
 
 /// `sha256:` and 64 hex digits.

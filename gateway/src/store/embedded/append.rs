@@ -33,6 +33,8 @@ impl Class {
             (Origin::Sandbox, _) => Class::Sandbox,
             (Origin::Gateway, EventType::ModelCall | EventType::Budget) => Class::Gateway,
             (Origin::Gateway, _) => Class::Essential,
+            // People append nothing; should it ever come to that, it would be bounded.
+            (Origin::Person, _) => Class::Gateway,
         }
     }
 

@@ -112,12 +112,12 @@ fn refer(connection: &Connection, run: &RunRef, origin: Origin, quotas: &Quotas,
         .query_row([&run.namespace], |row| row.get(0))
         .optional()?
         .flatten();
-    for (what, value, most) in [
-        ("the blobs of a run", blobs, quotas.run_blobs),
-        ("the bytes of a run's blobs", total, quotas.run_blob_bytes),
-        ("the bytes of a namespace's blobs", namespace.unwrap_or_default(), quotas.namespace_blob_bytes),
+    for (what, value, most, of_run) in [
+        ("the blobs of a run", blobs, quotas.run_blobs, true),
+        ("the bytes of a run's blobs", total, quotas.run_blob_bytes, true),
+        ("the bytes of a namespace's blobs", namespace.unwrap_or_default(), quotas.namespace_blob_bytes, false),
     ] {
-        if value > most {
+        if value > most && !(of_run && origin == Origin::Person) {
             return Err(StoreError::Quota { what, most });
         }
     }

@@ -179,6 +179,7 @@ fn router(gateway: Arc<Gateway>) -> Router {
         .route(routes::EXCHANGE, post(exchange))
         .route(routes::RENEW, post(renew))
         .route(routes::JOB, get(job))
+        .route(routes::SOURCE, get(source))
         .route(routes::EVENTS, post(events))
         .route(&format!("{}/{{digest}}", routes::BLOBS), put(blob))
         .route(routes::ARTIFACTS, post(artifact))
@@ -312,6 +313,18 @@ async fn renew(State(gateway): Shared, headers: HeaderMap) -> Result<Json<RenewR
 async fn job(State(gateway): Shared, headers: HeaderMap) -> Result<Json<Job>, Response> {
     gateway.allow(&headers, &["events"])?;
     Ok(Json(gateway.job.clone()))
+}
+
+/// The blob that the job names.
+async fn source(State(gateway): Shared, headers: HeaderMap) -> Response {
+    if let Err(refusal) = gateway.allow(&headers, &["events"]).and_then(|()| gateway.fault()) {
+        return refusal;
+    }
+    let seen = gateway.seen.lock().unwrap();
+    match gateway.job.archive.as_ref().and_then(|digest| seen.blobs.get(digest)) {
+        Some(archive) => archive.clone().into_response(),
+        None => refuse(404, "not_found", None),
+    }
 }
 
 async fn events(State(gateway): Shared, headers: HeaderMap, Json(request): Json<AppendRequest>) -> Result<Json<AppendResponse>, Response> {

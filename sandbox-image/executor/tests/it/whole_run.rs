@@ -90,6 +90,61 @@ pub async fn finished(setup: Setup) -> (Started, SandboxResult) {
     (started, result)
 }
 
+/// A tar archive of these files, and its digest.
+fn archive(files: &[(&str, &str, u32)]) -> (Vec<u8>, String) {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (path, content, mode) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(*mode);
+        header.set_size(content.len() as u64);
+        builder.append_data(&mut header, path, content.as_bytes()).unwrap();
+    }
+    let bytes = builder.into_inner().unwrap();
+    let digest = digest(&bytes);
+    (bytes, digest)
+}
+
+#[tokio::test]
+async fn a_source_archive_is_staged_and_is_the_base_of_changes() {
+    let deep = format!("{}app.txt", "deep/".repeat(30));
+    let (bytes, named) = archive(&[(&deep, "broken\n", 0o644), ("test.sh", "exit 0\n", 0o755)]);
+    let script =
+        vec![tool("edit_file", json!({"path": deep, "old_text": "broken", "new_text": "fixed"})), Turn::Say("Done: it said broken.")];
+    let mut setup = setup(script);
+    setup.job = Job { files: vec![], archive: Some(named.clone()), ..setup.job };
+    let started = Started::new(setup).await;
+    started.gateway().seen.lock().unwrap().blobs.insert(named, bytes.into());
+    // The gateway may not have it just then.
+    started.gateway().faults.lock().unwrap().push_back(503);
+    started.run().await.unwrap();
+    let result = started.result();
+    assert_eq!((result.outcome, result.manifest_complete), (Outcome::Done, true), "{}", result.message);
+    let state = |content: &str| json!({"digest": digest(content.as_bytes()), "mode": 644});
+    let changes = serde_json::to_value(&result.changes).unwrap();
+    assert_eq!(changes, json!([{"path": deep, "before": state("broken\n"), "after": state("fixed\n")}]));
+    let told = started.gateway().seen.lock().unwrap().requests[0]["messages"][1]["content"].to_string();
+    assert!(told.contains(&deep) && told.contains("- test.sh"), "{told}");
+}
+
+#[tokio::test]
+async fn a_source_archive_that_is_another_is_not_staged() {
+    let (bytes, named) = archive(&[("a.txt", "a", 0o644)]);
+    let (others, _) = archive(&[("b.txt", "b", 0o644)]);
+    for (served, part) in [(Some(others), "its digest is"), (None, "could not be fetched"), (Some(bytes[..600].to_vec()), "its digest is")]
+    {
+        let mut setup = setup(vec![]);
+        setup.job = Job { files: vec![], archive: Some(named.clone()), ..setup.job };
+        let started = Started::new(setup).await;
+        if let Some(served) = served {
+            started.gateway().seen.lock().unwrap().blobs.insert(named.clone(), served.into());
+        }
+        started.run().await.unwrap();
+        let result = started.result();
+        assert_eq!((result.outcome, result.changes.len()), (Outcome::SourceUnavailable, 0));
+        assert!(result.message.contains(part), "{}", result.message);
+    }
+}
+
 #[tokio::test]
 async fn a_run_ends_with_a_checked_change() {
     let (started, result) = finished(setup(vec![

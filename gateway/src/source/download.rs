@@ -1,0 +1,25 @@
+//! The runner fetches the archive.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderValue, header};
+
+use super::{not_uploaded, wanted};
+use crate::app::AppState;
+use crate::auth::{Events, RunCaller};
+use crate::error::ApiError;
+use crate::runs;
+
+/// The bytes of the archive; 404 if the run has none, 503 until it has been uploaded.
+pub(super) async fn archive(caller: RunCaller<Events>, State(state): State<AppState>) -> Result<Response, ApiError> {
+    let digest = wanted(&caller.run)?;
+    if caller.run.status.as_ref().is_none_or(|status| status.source.is_none()) {
+        return Err(not_uploaded());
+    }
+    let blob = state.stores.artifacts.open(runs::uid(&caller.run), digest).await?.ok_or_else(not_uploaded)?;
+    let mut response = Response::new(Body::from_stream(blob.content));
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(blob.bytes));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+    Ok(response)
+}
