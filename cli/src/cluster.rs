@@ -105,6 +105,8 @@ impl Refusal {
         let failure = Failure::new(Exit::NotSubmitted, message);
         match self.status {
             401 => failure.advice("The cluster does not know these credentials; log in again."),
+            // A refusal of the gateway's own, such as `own_run`, says itself what to do.
+            403 if self.from_gateway && self.code != "forbidden" => failure,
             403 => failure.advice("Ask for the right in this namespace; kubectl agentrun doctor lists what is missing."),
             _ => failure,
         }

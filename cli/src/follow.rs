@@ -1,6 +1,7 @@
 //! The events of a run, each once and in order, over as many connections as it takes: a cut one, a gateway that starts
 //! again and an API server's time limit are resumed from the last number seen.
 
+use std::io::Write;
 use std::time::Duration;
 
 use agentrun_protocol::event::EventType;
@@ -231,7 +232,8 @@ impl<'a> Follower<'a> {
         if since.elapsed() > LONGEST_WAIT && !self.told {
             self.told = true;
             let why = fault.map_or_else(|| "the stream was cut".to_owned(), |fault| self.door.failure(fault, "reading events").message);
-            eprintln!("{}; trying again, the run goes on", crate::visible::line(&why));
+            // Nobody to tell if this fails.
+            let _ = writeln!(std::io::stderr(), "{}; trying again, the run goes on", crate::visible::line(&why));
         }
         tokio::time::sleep(self.wait).await;
         self.wait = (self.wait * 2).min(LONGEST_WAIT);

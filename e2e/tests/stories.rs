@@ -18,6 +18,7 @@ mod stories {
     mod never_starts;
     mod operator_killed;
     mod path_not_allowed;
+    mod plugin;
     mod pod_killed;
     mod provider_recovers;
     mod queue;
