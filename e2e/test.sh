@@ -58,6 +58,7 @@ step "unit and table tests" units
 step "documentation tests" documentation
 step "examples" e2e/examples.py
 step "links in the docs" docs/check.py
+step "gitops" e2e/gitops.sh
 if [ "$have_cluster" = 0 ]; then step "chart" charts/agentrun/check.sh; fi
 
 if [ "$have_cluster" = 0 ] && step "programs" programs && step "images" e2e/images.sh && step "cluster" e2e/cluster/up.sh test && step "install" e2e/install.sh test; then

@@ -250,6 +250,14 @@ impl Next {
         self
     }
 
+    /// Nothing follows from the last change of the spec.
+    pub fn seen(mut self) -> Self {
+        for condition in &mut self.status.conditions {
+            condition.observed_generation = self.generation;
+        }
+        self
+    }
+
     /// Drop a condition that no longer speaks of anything.
     pub fn cleanup_done(mut self) -> Self {
         self.remove(types::CLEANUP_FAILED);

@@ -86,6 +86,12 @@ fn release(run: &AgentRun, now: Timestamp) -> Plan {
 
 /// Delete the run itself, where it says when. One that had run before stays: whoever created it again would do so again.
 fn retention(run: &AgentRun, now: Timestamp) -> Plan {
+    let deleted = run.metadata.deletion_timestamp.is_some();
+    let seen = run.status.as_ref().and_then(|status| status.observed_generation) == run.metadata.generation;
+    if run.status.is_some() && !seen && !deleted {
+        // Its time to live was changed; whoever waits for the change to be seen goes by this number.
+        return Plan::status(run, Next::of(run, now).seen().done(), Again::Slowly);
+    }
     let complete = run.status.as_ref().and_then(|status| condition(status, types::COMPLETE));
     if complete.is_some_and(|complete| complete.reason == Reason::AlreadyRan.as_str()) {
         return Plan::rest(Again::Never);

@@ -1,0 +1,3 @@
+-- Ask the run to end. One way.
+obj.spec.cancel = true
+return obj
