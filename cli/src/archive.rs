@@ -102,8 +102,6 @@ pub fn padded(bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use agentrun_crds::paths::RelativePath;
 
     use super::*;
@@ -124,21 +122,22 @@ mod tests {
         assert_eq!(packed.digest, "sha256:8a2fb79cae95c893abc73a3bd65539130fc0e6e9f9d8e05908551fe46595c255");
         let expected: usize = files.iter().map(|file| header_bytes(file.path.as_str()) + padded(file.content.len())).sum();
         assert_eq!(packed.bytes.len(), expected + END_BYTES);
-        let mut reader = tar::Archive::new(packed.bytes.as_slice());
+        // As gateway and runner read it.
         let mut seen = Vec::new();
-        for entry in reader.entries().expect("an archive") {
-            let mut entry = entry.expect("an entry");
-            assert_eq!(entry.header().entry_type(), tar::EntryType::Regular);
-            assert_eq!((entry.header().mtime().expect("a time"), entry.header().uid().expect("a number")), (0, 0));
-            let mode = entry.header().mode().expect("a mode");
-            let path = String::from_utf8(entry.path_bytes().into_owned()).expect("UTF-8");
+        let summary = agentrun_protocol::archive::read(packed.bytes.as_slice(), |file, reader| {
             let mut content = Vec::new();
-            entry.read_to_end(&mut content).expect("content");
-            seen.push((path, mode, content));
-        }
-        let expected: Vec<_> =
-            files.iter().map(|file| (file.path.to_string(), if file.executable { 0o755 } else { 0o644 }, file.content.clone())).collect();
+            reader.read_to_end(&mut content)?;
+            seen.push((file.path.to_string(), file.executable, content));
+            Ok(())
+        });
+        let summary = summary.expect("an archive without a fault");
+        assert_eq!((summary.files, summary.bytes), (files.len(), packed.bytes.len() as u64));
+        let expected: Vec<_> = files.iter().map(|file| (file.path.to_string(), file.executable, file.content.clone())).collect();
         assert_eq!(seen, expected);
+        for entry in tar::Archive::new(packed.bytes.as_slice()).entries().expect("an archive") {
+            let header = entry.expect("an entry").header().clone();
+            assert_eq!((header.mtime().ok(), header.uid().ok(), header.gid().ok()), (Some(0), Some(0), Some(0)));
+        }
     }
 
     #[test]

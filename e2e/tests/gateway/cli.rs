@@ -26,6 +26,7 @@ async fn body() -> Result<()> {
     let editor = person(&bed, "editor", &["create", "get", "list", "watch", "patch"]).await?;
     let viewer = person(&bed, "viewer", &["get", "list", "watch"]).await?;
     submits(&bed, &editor, &viewer).await?;
+    uploads(&bed, &editor, &viewer).await?;
     cancels(&bed, &editor, &viewer).await?;
     decides(&bed, &gateway, &viewer).await?;
     doctor(&editor, &viewer).await?;
@@ -86,6 +87,30 @@ async fn submits(bed: &Bed, editor: &Plugin, viewer: &Plugin) -> Result<()> {
     viewer.expect(&["list", "-A"], 3, "forbidden").await?;
     viewer.expect(&["why", "from-file"], 0, "").await?;
     viewer.expect(&["usage"], 0, "").await?;
+    Ok(())
+}
+
+/// A tree too large for the object goes through the API server to the gateway, which checks and records it.
+async fn uploads(bed: &Bed, editor: &Plugin, viewer: &Plugin) -> Result<()> {
+    let large = editor.home.path().join("large");
+    let deep = large.join("d".repeat(120));
+    std::fs::create_dir_all(&deep)?;
+    std::fs::write(deep.join("ü.txt"), "deep\n")?;
+    // More than the API server takes of an object.
+    std::fs::write(large.join("model.bin"), vec![0xfe; 8 * 1024 * 1024])?;
+    let dir = large.display().to_string();
+    let line = ["submit", "--dir", &dir, "-i", "Fix it.", "--model", MODEL, "--idempotency-key", "large"];
+    let name = editor.expect(&line, 0, "").await?;
+    let run = bed.get(name.trim()).await?;
+    let source = run.status.and_then(|status| status.source).context("the source was recorded")?;
+    let wanted = run.spec.source.archive.context("the run names an archive")?.digest;
+    ensure!((source.files, source.digest == wanted) == (2, true), "{source:?}, not {wanted}");
+    ensure!(editor.expect(&line, 0, "").await? == name, "the same key gives the same run");
+
+    let again = editor.expect(&["rerun", name.trim(), "--dir", &dir], 0, "").await?;
+    ensure!(again != name && bed.get(again.trim()).await?.status.is_some_and(|status| status.source == Some(source)));
+    editor.expect(&["rerun", name.trim()], 2, "give its folder again with --dir").await?;
+    viewer.expect(&["rerun", name.trim(), "--dir", &dir], 3, "forbidden").await?;
     Ok(())
 }
 
