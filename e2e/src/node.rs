@@ -1,6 +1,7 @@
 //! The real node, for the stories: its client, its images, and the one deployment of the scripted model. A story gets a
 //! namespace of its own (`story`); those that break a process for all have the node to themselves (`story_alone`).
 
+mod colleague;
 mod dump;
 mod model;
 mod people;
@@ -10,6 +11,7 @@ mod shop;
 mod story;
 mod wait;
 
+pub use colleague::Colleague;
 pub use model::Model;
 pub use people::{People, Reply, gateway_address, gateway_ca, gateway_client, server_name};
 pub use process::{Process, processes};

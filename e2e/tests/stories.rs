@@ -3,11 +3,13 @@
 
 mod stories {
     mod already_ran;
+    mod approval_decided;
     mod bad_spec;
     mod budget_exhausted;
     mod canary;
     mod cancel;
     mod delete_running;
+    mod developer;
     mod exchange_repeated;
     mod failing_check;
     mod fork_bomb;

@@ -23,6 +23,7 @@ pub struct Offer {
     scripts: Vec<(String, Vec<Turn>)>,
     pub limits: PolicyLimits,
     pub sandbox: SandboxPolicy,
+    pub approvals: ApprovalPolicy,
     pub images: Vec<String>,
     pub default_image: Option<String>,
     pub timeouts: Timeouts,
@@ -35,6 +36,7 @@ impl Offer {
             scripts: vec![("small".into(), turns.into_iter().collect())],
             limits: PolicyLimits::default(),
             sandbox: SandboxPolicy::default(),
+            approvals: ApprovalPolicy::default(),
             images: Vec::new(),
             default_image: None,
             timeouts: Timeouts::default(),
@@ -120,7 +122,7 @@ impl Story {
                 required_checks: Vec::new(),
                 limits: offer.limits,
                 sandbox: offer.sandbox,
-                approvals: ApprovalPolicy::default(),
+                approvals: offer.approvals,
             },
         );
         Api::<AgentPolicy>::namespaced(client.clone(), &self.namespace).create(&PostParams::default(), &policy).await?;
