@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 . e2e/cluster/cluster.sh demo
 . e2e/cluster/progress.sh
 mkdir -p target/demo
-export PATH=$BIN:$PATH KUBECONFIG
+programs=${CARGO_TARGET_DIR:-$PWD/target}/x86_64-unknown-linux-gnu/release   # kubectl finds kubectl-agentrun there
+export PATH=$BIN:$programs:$PATH KUBECONFIG
 total=8 number=0
 say() { number=$((number + 1)); printf '\n\e[1m[%d/%d] %s\e[0m\n' "$number" "$total" "$1"; }
 
@@ -36,11 +37,10 @@ for manifest in policy provider run; do
   kubectl apply -f examples/$manifest.yaml
 done
 
-kubectl create serviceaccount viewer -n team-a --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-kubectl create rolebinding viewer -n team-a --clusterrole=view --serviceaccount=team-a:viewer --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-
 say "The run, live"
-e2e/watch.py team-a fix-discount --patch target/demo/fix.patch
+echo '$ kubectl agentrun watch fix-discount -n team-a'
+kubectl agentrun watch fix-discount -n team-a
+kubectl agentrun patch fix-discount -n team-a > target/demo/fix.patch
 
 say "The patch, applied to the original tree"
 rm -rf target/demo/shop; cp -r examples/shop target/demo/shop
@@ -57,7 +57,8 @@ echo '$ python3 -m unittest discover      # after'
 cat <<TEXT
 
 Look around:
-  export KUBECONFIG=$KUBECONFIG PATH=$BIN:\$PATH
+  export KUBECONFIG=$KUBECONFIG PATH=$BIN:$programs:\$PATH
+  kubectl agentrun why fix-discount -n team-a
   kubectl get agentruns -A -o wide
   kubectl describe agentrun fix-discount -n team-a
   kubectl get pods -A

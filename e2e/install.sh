@@ -16,3 +16,7 @@ done
 echo "installing the chart into cluster '$name'" >&2
 "$BIN/helm" --kubeconfig "$KUBECONFIG" upgrade --install agentrun "$root/charts/agentrun" --namespace agentrun-system --create-namespace \
   --values "$root/e2e/values.yaml" "${arguments[@]}" --wait --timeout 3m "$@" >&2
+# Helm does not know of what the operator registers: the aggregated API, once a gateway is ready.
+for state in create condition=Available; do
+  "$BIN/kubectl" --kubeconfig "$KUBECONFIG" wait apiservice/v1alpha1.run.agentrun.dev --for=$state --timeout=2m >&2
+done
