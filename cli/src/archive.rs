@@ -41,13 +41,16 @@ pub fn inline(files: &[TreeFile]) -> Option<Vec<InlineFile>> {
         .collect()
 }
 
-/// Regular files in the order given, mode 644 or 755, no owner, no time.
+/// Regular files in the order given, mode 644 or 755, no owner, no time. What the gateway would refuse is refused here.
 pub fn pack(files: &[TreeFile]) -> Result<Archive, Failure> {
     let mut bytes = Vec::new();
     for file in files {
         write(&mut bytes, file).map_err(|error| Failure::local(format!("packing {}", file.path), &error))?;
     }
     bytes.resize(bytes.len() + END_BYTES, 0);
+    // The gateway's own judgement, before a run is made that waits for a source which is then refused.
+    agentrun_protocol::archive::read(bytes.as_slice(), |_, _| Ok(()))
+        .map_err(|error| Failure::usage(format!("this folder cannot be sent: {error}")))?;
     let hex: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Archive { digest: format!("sha256:{hex}"), bytes })
 }
@@ -138,6 +141,12 @@ mod tests {
             let header = entry.expect("an entry").header().clone();
             assert_eq!((header.mtime().ok(), header.uid().ok(), header.gid().ok()), (Some(0), Some(0), Some(0)));
         }
+    }
+
+    #[test]
+    fn what_the_gateway_would_refuse_is_not_sent() {
+        let failure = pack(&[file("Src/a", false, b"x"), file("src/b", false, b"y")]).err().expect("folders that are one");
+        assert!(failure.message.contains("this folder cannot be sent") && failure.message.contains("src"), "{}", failure.message);
     }
 
     #[test]

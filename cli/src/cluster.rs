@@ -265,6 +265,7 @@ fn fault(error: &kube::Error) -> Fault {
         kube::Error::Auth(why) => Fault::Credentials(chain(why)),
         kube::Error::ProxyProtocolDisabled { .. } | kube::Error::ProxyProtocolUnsupported { .. } => Fault::Credentials(chain(error)),
         kube::Error::Service(why) if why.downcast_ref::<kube::client::AuthError>().is_some() => Fault::Credentials(chain(why.as_ref())),
+        kube::Error::Service(why) => Fault::Unreachable(chain(why.as_ref())),
         other => Fault::Unreachable(chain(other)),
     }
 }
