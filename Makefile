@@ -11,7 +11,7 @@ AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
 export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
 export AGENTRUN_IMAGES := $(CURDIR)/target/images.json
 
-.PHONY: help demo demo-down test bench check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e
+.PHONY: help demo demo-down test bench approvals check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: ## Everything that CI runs: format, lints, unit tests, chart, and the stor
 
 bench: packages programs cluster-programs images ## Run the benchmarks, print a table, write bench/results.json
 	@e2e/bench.sh
+
+approvals: ## 1,000 rounds of people at odds over approvals, on gateways that are killed (500 in `make test`)
+	AGENTRUN_APPROVAL_ROUNDS=1000 cargo test --workspace --test gateway -- --nocapture approval_is_decided
 
 check: ## The inner loop: format, lints and unit tests, without a node
 	e2e/examples.py

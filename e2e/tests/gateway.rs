@@ -3,6 +3,7 @@
 
 mod gateway {
     mod aggregated;
+    mod approvals;
     mod cancel;
     mod cli;
     mod crash;

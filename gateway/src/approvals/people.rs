@@ -1,6 +1,8 @@
 //! What people may do: see what waits, and decide. A decision is one compare-and-swap; whoever comes second is told what it
 //! became and by whom.
 
+use std::sync::Arc;
+
 use agentrun_crds::AgentRun;
 use agentrun_crds::agent_run_status::ApprovalState;
 use agentrun_protocol::people::{ApprovalList, ApprovalView, Decision, DecisionRequest};
@@ -11,7 +13,7 @@ use axum::extract::{Path, State};
 use http::StatusCode;
 
 use super::decide::{self, Saying, is_overdue};
-use super::sandbox::approval_id;
+use super::sandbox::{approval_id, knowing};
 use super::sweep::{self, life};
 use super::view::{record, view};
 use crate::app::AppState;
@@ -32,7 +34,8 @@ const MAX_NAME_CHARS: usize = 512;
 
 /// GET: all in status, by number; what waits with what is shown of it.
 pub(crate) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<ApprovalList>, ApiError> {
-    let run = in_time(&state, &person.run).await?;
+    let seen = state.runs.freshest(runs::uid(&person.run)).ok_or_else(|| gone(ApiError::inactive_run_token()))?;
+    let run = in_time(&state, seen).await?;
     let mut approvals = Vec::new();
     for approval in run.status.iter().flat_map(|status| &status.approvals) {
         approvals.push(match approval.state {
@@ -51,7 +54,8 @@ pub(crate) async fn one(
     path: Result<Path<Named>, PathRejection>,
 ) -> Result<Json<ApprovalView>, ApiError> {
     let id = approval_id(path.map(|Path(named)| Path(named.approval)))?;
-    let run = in_time(&state, &person.run).await?;
+    let seen = knowing(&state, runs::uid(&person.run), id).await.map_err(gone)?;
+    let run = in_time(&state, seen).await?;
     let approval = decide::find(run.status.as_ref().unwrap_or(&Default::default()), id)?.clone();
     Ok(Json(view(&state.stores, runs::uid(&run), &approval, SHOWN_BYTES).await?))
 }
@@ -62,9 +66,8 @@ pub(crate) struct Named {
     approval: i64,
 }
 
-/// The run as last seen, with what has lain past its time written down.
-async fn in_time(state: &AppState, run: &AgentRun) -> Result<std::sync::Arc<AgentRun>, ApiError> {
-    let run = state.runs.freshest(runs::uid(run)).ok_or_else(|| ApiError::not_found("the AgentRun has just been deleted"))?;
+/// The run with what has lain past its time written down.
+async fn in_time(state: &AppState, run: Arc<AgentRun>) -> Result<Arc<AgentRun>, ApiError> {
     let now = state.clock.unix_seconds();
     if run.status.as_ref().is_some_and(|status| is_overdue(status, now, life(&run))) {
         return sweep::expire(&state.status, &run, &state.clock).await.map_err(gone);

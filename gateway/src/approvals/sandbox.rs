@@ -136,7 +136,7 @@ pub(super) async fn wait(
     // Before the first look, so that no change between is missed.
     let mut changes = state.runs.changes();
     loop {
-        let run = state.runs.freshest(&uid).ok_or_else(ApiError::inactive_run_token)?;
+        let run = knowing(&state, &uid, id).await?;
         if check_active(&run, &caller.claims).is_err_and(|inactive| inactive.is_final()) {
             return Err(ApiError::inactive_run_token());
         }
@@ -158,6 +158,15 @@ pub(super) async fn wait(
             () = of_run(&mut changes, &uid) => {}
         }
     }
+}
+
+/// The run as last seen. Where that lacks the approval, which another gateway may have recorded a moment ago, the live object.
+pub(super) async fn knowing(state: &AppState, uid: &str, id: i64) -> Result<Arc<AgentRun>, ApiError> {
+    let seen = state.runs.freshest(uid).ok_or_else(ApiError::inactive_run_token)?;
+    if seen.status.as_ref().is_some_and(|status| decide::find(status, id).is_ok()) {
+        return Ok(seen);
+    }
+    state.runs.confirm_within(uid, Duration::ZERO).await.map(|(_, run)| run)
 }
 
 /// Until the watch has brought this run, or so many that it may have been among them.

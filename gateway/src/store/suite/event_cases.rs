@@ -146,8 +146,13 @@ pub async fn the_gateways_quota_spares_what_is_essential(make: &dyn Fn(Quotas) -
     let calls = (0..4).map(|n| of(EventType::ModelCall, &format!("m{n}"))).collect();
     assert_eq!(own(&*store, "a", calls).await, Ok(vec![1, 2, 0, 0]));
     assert_eq!(
-        own(&*store, "a", vec![of(EventType::Phase, "p"), of(EventType::Result, "r"), of(EventType::End, "end")]).await,
-        Ok(vec![4, 5, 6])
+        own(
+            &*store,
+            "a",
+            [EventType::Phase, EventType::Approval, EventType::Result, EventType::End].map(|kind| of(kind, &format!("{kind:?}"))).into()
+        )
+        .await,
+        Ok(vec![4, 5, 6, 7])
     );
 }
 
