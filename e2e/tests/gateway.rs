@@ -10,6 +10,7 @@ mod gateway {
     mod events;
     mod exchange;
     mod overspend;
+    mod people;
     mod revocation;
     mod wrong_tokens;
 }

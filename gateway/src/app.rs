@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::ModelProxy;
+use crate::people::Site;
 use crate::runs::{RunDirectory, StatusWriter};
 use crate::store::Stores;
 use crate::{approvals, artifacts, events, exchange, job, metrics, model, people, result, source};
@@ -141,8 +142,8 @@ pub fn sandbox_router(state: AppState) -> Router {
 }
 
 /// The people listener.
-pub fn people_router(state: AppState) -> Router {
-    Router::new().merge(people::routes()).fallback(no_such_route).method_not_allowed_fallback(wrong_method).with_state(state)
+pub fn people_router(state: AppState, site: Arc<Site>) -> Router {
+    Router::new().merge(people::routes(site)).fallback(no_such_route).method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
 /// The operations listener; it may be up before there is a state.

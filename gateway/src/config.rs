@@ -23,6 +23,12 @@ pub struct Config {
     /// People: events, artifacts, patch. TLS.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::PEOPLE_PORT)))]
     pub people_listen: SocketAddr,
+    /// A further name under which people reach the gateway, without port; may be repeated.
+    #[arg(long = "allowed-host", value_name = "HOST")]
+    pub allowed_hosts: Vec<String>,
+    /// Pages of this origin, such as https://page.example.com, may call the people listener; may be repeated.
+    #[arg(long = "allowed-origin", value_name = "ORIGIN")]
+    pub allowed_origins: Vec<String>,
     /// The cluster's API server, for people with a kubeconfig. TLS, with its client certificate.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::AGGREGATED_PORT)))]
     pub aggregated_listen: SocketAddr,

@@ -12,6 +12,7 @@ use agentrun_gateway::budget::Orphans;
 use agentrun_gateway::clock::Clock;
 use agentrun_gateway::config::Config;
 use agentrun_gateway::events::LogRecorder;
+use agentrun_gateway::people::Site;
 use agentrun_gateway::serve::{Listener, Stop, bind};
 use agentrun_gateway::store::{Retention, Stores};
 use agentrun_gateway::tls::follow_certificate;
@@ -97,8 +98,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let max_connections = config.max_connections;
     let tls = Some(certificate.server());
     let sandbox = Listener { name: "sandbox", tcp, tls: tls.clone(), router: sandbox_router(state.clone()), max_connections };
+    let site = Site::new(&config.namespace, &config.allowed_hosts, &config.allowed_origins);
     let tcp = bind("people", config.people_listen).await?;
-    let people = Listener { name: "people", tcp, tls, router: people_router(state.clone()), max_connections };
+    let people = Listener { name: "people", tcp, tls, router: people_router(state.clone(), site), max_connections };
     let tcp = bind("aggregated", config.aggregated_listen).await?;
     let front_proxy = FrontProxy::default();
     tokio::spawn(front_proxy.clone().follow(state.kube.clone()));

@@ -90,6 +90,64 @@ pub struct SourceView {
     pub files: i64,
 }
 
+/// `POST /v1/runs`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubmitRequest {
+    pub namespace: String,
+    /// This or `generateName`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What the name begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generate_name: Option<String>,
+    /// As in an AgentRun; the API server judges it. `submittedBy` becomes whoever sends this.
+    pub spec: serde_json::Value,
+}
+
+/// One run. `GET /v1/runs/{id}`, and the answer to `POST /v1/runs`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunView {
+    /// The run's UID.
+    pub id: String,
+    pub namespace: String,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Why it ended, once it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_by: Option<String>,
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    pub links: RunLinks,
+}
+
+/// Paths on the same listener.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct RunLinks {
+    pub run: String,
+    pub events: String,
+    pub approvals: String,
+    pub artifacts: String,
+    pub patch: String,
+    pub source: String,
+    pub cancel: String,
+}
+
+/// `GET /v1/runs`: the newest first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct RunList {
+    pub runs: Vec<RunView>,
+    /// There are older ones that are not listed.
+    pub more: bool,
+}
+
 /// Largest source archive, in bytes.
 pub const MAX_SOURCE_BYTES: usize = 32 * 1024 * 1024;
 /// Most files of a source archive.

@@ -19,9 +19,9 @@ def grants(objects, kind, name):
 
 class Roles(unittest.TestCase):
     def test_the_gateway_in_the_cluster(self):
-        """No Secrets, no Pods but to look at one, no write but status, cancelling and reviews."""
+        """No Secrets, no Pods but to look at one, no write but status, submitting, cancelling and reviews."""
         self.assertEqual(grants(render(), "ClusterRole", "agentrun-gateway"), {
-            ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "patch"},
+            ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "create", "patch"},
             ("agentrun.dev", "agentruns/status", ""): {"patch"},
             ("", "pods", ""): {"get"},
             ("authentication.k8s.io", "tokenreviews", ""): {"create"},

@@ -109,7 +109,8 @@ class Pods(unittest.TestCase):
             self.assertEqual(found, expected)
 
     def test_arguments_of_ones_own_come_last(self):
-        self.assertEqual(container("by-hand.yaml", "StatefulSet", "agentrun-gateway")["args"][-1], "--max-in-flight-per-run=8")
+        self.assertEqual(container("by-hand.yaml", "StatefulSet", "agentrun-gateway")["args"][-3:], [
+            "--allowed-host=agents.example.com", "--allowed-origin=https://agents.example.com", "--max-in-flight-per-run=8"])
 
     def test_no_secret_is_rendered(self):
         for values in VALUES:

@@ -114,6 +114,7 @@ async fn targets(story: &Story) -> Result<Vec<(String, &'static str, String, u16
         tcp("the gateway's sandbox port", &gateway, names::SANDBOX_PORT),
         tcp("the gateway's people port", &gateway, names::PEOPLE_PORT),
         tcp("the gateway's people port, directly", &gateway_pod, names::PEOPLE_PORT),
+        tcp("the gateway's aggregated port, directly", &gateway_pod, names::AGGREGATED_PORT),
         tcp("the gateway's operations port", &gateway_pod, names::OPERATIONS_PORT),
         tcp("the operator", &operator_pod, names::OPERATIONS_PORT),
         tcp("the API server's service", &service("default", "kubernetes").await?, 443),

@@ -7,4 +7,5 @@ mod run_token;
 
 pub use keys::{TokenKeys, TokenKeysError};
 pub use person::{Approve, Get, Identity, Patch, Person, Verb, identify};
+pub(crate) use person::{allowed, forbidden, is_name};
 pub use run_token::{AnyAudience, Approvals, Events, Inactive, Model, RunAudience, RunCaller, bearer, check_active, run_uid_text};

@@ -114,6 +114,14 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('.') && !text.contains("..")
 }
 
+impl FromRequestParts<AppState> for Identity {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        identify(parts, state).await
+    }
+}
+
 /// Who sends this request.
 pub async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, ApiError> {
     if let Some(identity) = parts.extensions.get::<Identity>() {

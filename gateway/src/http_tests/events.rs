@@ -98,6 +98,7 @@ async fn a_stream_brings_events_as_they_come_and_ends_with_the_run() {
     let world = World::new();
     world.runner(RUN_UID, "POST", APPEND, batch(&[note("1", "one"), note("2", "two")])).await;
     let request = Request::get(READ)
+        .header("host", "localhost")
         .header("authorization", format!("Bearer {ALICE}"))
         .header("accept", "text/event-stream")
         .header("last-event-id", "1")
@@ -146,7 +147,11 @@ async fn a_run_has_so_many_readers_and_no_more() {
     let world = World::new();
     let mut open = Vec::new();
     let ask = || {
-        Request::get(format!("{READ}?follow=1")).header("authorization", format!("Bearer {ALICE}")).body(Body::empty()).expect("a request")
+        Request::get(format!("{READ}?follow=1"))
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {ALICE}"))
+            .body(Body::empty())
+            .expect("a request")
     };
     for _ in 0..32 {
         open.push(world.people.clone().oneshot(ask()).await.expect("infallible"));

@@ -191,7 +191,7 @@ impl World {
         let world = World {
             cluster,
             sandbox: sandbox_router(state.clone()),
-            people: people_router(state.clone()),
+            people: people_router(state.clone(), crate::people::Site::new("agentrun-system", &[], &[])),
             state,
             recorder,
             now,
@@ -268,7 +268,7 @@ impl World {
 }
 
 async fn send(router: &Router, method: &str, path: &str, headers: &[(&str, &str)], body: Body) -> Answer {
-    let mut request = Request::builder().method(method).uri(path);
+    let mut request = Request::builder().method(method).uri(path).header("host", "agentrun-gateway");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

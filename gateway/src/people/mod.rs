@@ -1,8 +1,16 @@
 //! What people and their programs may ask: one list of operations, mounted on the listener for people and on the one behind the
 //! cluster's API server. Documents and tests are made from the same list, so an operation that exists is in all of them.
 
+mod runs;
+mod site;
+
+use std::sync::Arc;
+
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post, put};
+
+pub use site::Site;
 
 use crate::app::AppState;
 use crate::{approvals, artifacts, events, source};
@@ -66,6 +74,21 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Upload the source archive that the run names by its digest",
         handler: || put(source::put),
     },
+    Operation { method: "POST", path: "/cancel", right: "patch", summary: "Ask the run to end", handler: || post(runs::cancel) },
+];
+
+/// Operations that the API server has itself, so that only the listener for people has them; with whole paths.
+pub const PEOPLE_ONLY: &[Operation] = &[
+    Operation { method: "GET", path: "/v1/runs", right: "list", summary: "The newest runs of a namespace", handler: || get(runs::list) },
+    Operation { method: "POST", path: "/v1/runs", right: "create", summary: "Submit a run", handler: || post(runs::submit) },
+    Operation { method: "GET", path: "/v1/runs/{id}", right: "get", summary: "One run", handler: || get(runs::one) },
+    Operation {
+        method: "GET",
+        path: "/v1/namespaces/{ns}/runs/{name}",
+        right: "get",
+        summary: "One run, by its name",
+        handler: || get(runs::one),
+    },
 ];
 
 impl Operation {
@@ -84,12 +107,20 @@ impl Operation {
     }
 }
 
+/// Where a run is on the listener for people.
+pub const RUN_PREFIXES: &[&str] = &["/v1/namespaces/{ns}/runs/{name}", "/v1/runs/{id}"];
+
 /// Every operation, to be mounted beneath a path that names a run by `{ns}` and `{name}`, or by `{id}`.
 pub fn run_routes() -> Router<AppState> {
-    OPERATIONS.iter().fold(Router::new(), |router, operation| router.route(operation.path, (operation.handler)()))
+    mounted(OPERATIONS)
 }
 
-/// Routes of the listener for people.
-pub fn routes() -> Router<AppState> {
-    Router::new().nest("/v1/namespaces/{ns}/runs/{name}", run_routes()).nest("/v1/runs/{id}", run_routes())
+/// Routes of the listener for people. Other sites' pages are kept out of them all.
+pub fn routes(site: Arc<Site>) -> Router<AppState> {
+    let beneath = RUN_PREFIXES.iter().fold(mounted(PEOPLE_ONLY), |router, prefix| router.nest(prefix, run_routes()));
+    beneath.layer(from_fn_with_state(site, site::guard))
+}
+
+fn mounted(operations: &[Operation]) -> Router<AppState> {
+    operations.iter().fold(Router::new(), |router, operation| router.route(operation.path, (operation.handler)()))
 }

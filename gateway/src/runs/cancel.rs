@@ -20,14 +20,24 @@ pub async fn cancel(kube: &Client, run: &AgentRun) -> Result<(), ApiError> {
         return Ok(());
     }
     if super::is_terminal(&live) {
-        let phase = phase.map_or("ended", Phase::as_str);
-        return Err(ApiError::conflict("already_completed", format!("the run is {phase}; what has ended cannot be cancelled")));
+        return Err(completed(&live));
     }
     let params = PatchParams { field_manager: Some(names::GATEWAY.into()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"metadata": {"uid": run.metadata.uid}, "spec": {"cancel": true}}));
     match tokio::time::timeout(super::ANSWER_TIME, api.patch(name, &params, &patch)).await.map_err(ApiError::api_server)? {
+        // It ended between the two; one of them wins, and the other is told.
+        Ok(written)
+            if super::is_terminal(&written) && written.status.as_ref().and_then(|status| status.phase) != Some(Phase::Cancelled) =>
+        {
+            Err(completed(&written))
+        }
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(gone()),
         Err(error) => Err(ApiError::api_server(error)),
     }
+}
+
+fn completed(run: &AgentRun) -> ApiError {
+    let phase = run.status.as_ref().and_then(|status| status.phase).map_or("ended", Phase::as_str);
+    ApiError::conflict("already_completed", format!("the run is {phase}; what has ended cannot be cancelled"))
 }

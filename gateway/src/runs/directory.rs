@@ -126,6 +126,13 @@ impl RunDirectory {
         }
     }
 
+    /// Wait until the watch has brought a run, or until patience is at its end.
+    pub async fn wait_for(&self, uid: &str, patience: Duration) {
+        let mut changes = self.changes();
+        let seen = async { while self.get(uid).is_none() && !matches!(changes.recv().await, Err(broadcast::error::RecvError::Closed)) {} };
+        let _ = tokio::time::timeout(patience, seen).await;
+    }
+
     /// Every run, as last seen by the watch.
     pub fn snapshot(&self) -> Vec<Arc<AgentRun>> {
         self.lock().by_uid.values().cloned().collect()
