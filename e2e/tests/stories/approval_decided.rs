@@ -51,7 +51,7 @@ async fn body(story: &Story) -> Result<()> {
     awaiting.await?;
     let shown = approver.ok(&["approvals"]).await?;
     ensure!(shown.contains("asks") && shown.contains("touch shop/allowed.txt"), "{shown}");
-    developer.plugin.expect(&["approve", "asks", "1"], 1, "approve").await?;
+    developer.plugin.expect(&["approve", "asks", "1"], 3, "forbidden").await?;
     approver.ok(&["approve", "asks", "1"]).await?;
     approver.plugin.expect(&["deny", "asks", "1"], 1, "allowed").await?;
 
