@@ -14,7 +14,7 @@ pub const MAX_ASK_BYTES: usize = 256 * 1024;
 pub const MAX_WAIT_SECONDS: u64 = 25;
 
 /// What the runner is about to perform, exactly.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Action {
     /// The tool's name.
@@ -37,7 +37,7 @@ pub struct Action {
 }
 
 /// One text, known by its content.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActionText {
     pub name: String,
@@ -50,7 +50,7 @@ pub struct ActionText {
 }
 
 /// A file as it was when the action was asked for.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActionFile {
     pub path: String,
@@ -116,7 +116,7 @@ pub struct ApprovalAnswer {
 }
 
 /// As in `status.approvals[].state`.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
     Pending,

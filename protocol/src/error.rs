@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 /// A refusal.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
 /// What was wrong, where, and what is allowed.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct ErrorDetail {
     /// A stable word for programs.
     pub code: String,

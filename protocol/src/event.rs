@@ -13,7 +13,7 @@ pub const MAX_APPEND_BYTES: usize = 1024 * 1024;
 pub const MAX_KEY_BYTES: usize = 128;
 
 /// The closed list of types.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum EventType {
     // --- the gateway's own; the sandbox may not append these ---
@@ -86,7 +86,7 @@ pub struct AppendResponse {
 }
 
 /// One event as it is read.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     pub seq: i64,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::approval::{Action, State};
 
 /// An approval with what the decider has to see. `GET …/approvals/{id}`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalView {
     pub id: i64,
@@ -41,13 +41,13 @@ pub struct ApprovalView {
 }
 
 /// `GET …/approvals`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalList {
     pub approvals: Vec<ApprovalView>,
 }
 
 /// How far an allowance goes.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Scope {
     /// This action, once.
@@ -57,7 +57,7 @@ pub enum Scope {
 }
 
 /// `POST …/approvals/{id}`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DecisionRequest {
     pub decision: Decision,
@@ -70,7 +70,7 @@ pub struct DecisionRequest {
 }
 
 /// What a person says.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     AllowOnce,
@@ -82,7 +82,7 @@ pub enum Decision {
 }
 
 /// `PUT …/source`: what was stored.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct SourceView {
     /// `sha256:` and 64 hex digits.
     pub digest: String,
@@ -91,7 +91,7 @@ pub struct SourceView {
 }
 
 /// `POST /v1/runs`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmitRequest {
     pub namespace: String,
@@ -102,11 +102,12 @@ pub struct SubmitRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generate_name: Option<String>,
     /// As in an AgentRun; the API server judges it. `submittedBy` becomes whoever sends this.
+    #[schemars(with = "agentrun_crds::AgentRunSpec")]
     pub spec: serde_json::Value,
 }
 
 /// One run. `GET /v1/runs/{id}`, and the answer to `POST /v1/runs`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunView {
     /// The run's UID.
@@ -129,7 +130,7 @@ pub struct RunView {
 }
 
 /// Paths on the same listener.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct RunLinks {
     pub run: String,
     pub events: String,
@@ -141,11 +142,26 @@ pub struct RunLinks {
 }
 
 /// `GET /v1/runs`: the newest first.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct RunList {
     pub runs: Vec<RunView>,
     /// There are older ones that are not listed.
     pub more: bool,
+}
+
+/// `GET …/artifacts`, by name.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct ArtifactList {
+    pub artifacts: Vec<ArtifactView>,
+}
+
+/// A named blob of a run.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct ArtifactView {
+    pub name: String,
+    /// `sha256:` and 64 hex digits.
+    pub digest: String,
+    pub bytes: i64,
 }
 
 /// Largest source archive, in bytes.

@@ -1,12 +1,12 @@
 //! Downloads by people. What a sandbox made must never run in a browser: it comes as an attachment of a fixed type, with
 //! sniffing off and a policy under which a page could do nothing.
 
+use agentrun_protocol::people::{ArtifactList, ArtifactView};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
 
 use crate::app::AppState;
 use crate::auth::{Get, Person};
@@ -15,9 +15,10 @@ use crate::runs;
 use crate::store::Digest;
 
 /// `{"artifacts": [{name, digest, bytes}]}`, by name.
-pub(crate) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
-    let artifacts = state.stores.artifacts.list(runs::uid(&person.run)).await?;
-    Ok(Json(json!({ "artifacts": artifacts })))
+pub(crate) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<ArtifactList>, ApiError> {
+    let named = state.stores.artifacts.list(runs::uid(&person.run)).await?.into_iter();
+    let artifacts = named.map(|artifact| ArtifactView { name: artifact.name, digest: artifact.digest.to_string(), bytes: artifact.bytes });
+    Ok(Json(ArtifactList { artifacts: artifacts.collect() }))
 }
 
 /// The part of the path that says which artifact.
