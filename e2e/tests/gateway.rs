@@ -12,5 +12,6 @@ mod gateway {
     mod overspend;
     mod people;
     mod revocation;
+    mod turn;
     mod wrong_tokens;
 }

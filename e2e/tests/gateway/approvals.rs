@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_approval_is_decided_once_and_consumed_at_most_once() {
+    let _turn = super::turn::alone().await;
     body().await.unwrap();
 }
 

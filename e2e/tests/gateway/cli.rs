@@ -16,6 +16,7 @@ const EVENTS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_need_nothing_but_a_kubeconfig() {
+    let _turn = super::turn::beside().await;
     body().await.unwrap();
 }
 
@@ -126,8 +127,9 @@ async fn cancels(bed: &Bed, editor: &Plugin, viewer: &Plugin) -> Result<()> {
     bed.run("done", Limit { requests: 1, ..Limit::default() }, Spent::default()).await?;
     end(bed, "done", "Succeeded", "Succeeded").await?;
     editor.expect(&["cancel", "done"], 1, "already_completed").await?;
-    editor.expect(&["patch", "done"], 1, "the run ended without a result").await?;
+    // With its last event the gateway has seen the run's end too.
     ensure!(editor.expect(&["logs", "-f", "done"], 0, "").await?.contains("end      Succeeded"));
+    editor.expect(&["patch", "done"], 1, "the run ended without a result").await?;
     viewer.expect(&["events", "done", "--after", "900"], 3, "the log's last is").await?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_in_flight_is_charged_in_full_after_a_crash() {
+    let _turn = super::turn::beside().await;
     body().await.unwrap();
 }
 

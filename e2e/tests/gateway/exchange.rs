@@ -106,6 +106,7 @@ async fn relay(client: TcpStream, upstream: std::net::SocketAddr) -> std::io::Re
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_asked_for_again_and_a_second_holder_ends_the_run() {
+    let _turn = super::turn::beside().await;
     lost_reply().await.unwrap();
 }
 
@@ -159,6 +160,7 @@ async fn lost_reply() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn anything_less_than_both_credentials_is_refused_and_writes_nothing() {
+    let _turn = super::turn::beside().await;
     incomplete().await.unwrap();
 }
 

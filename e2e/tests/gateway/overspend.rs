@@ -13,11 +13,13 @@ const SPENT: i64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_gateway_passes_exactly_what_is_left() {
+    let _turn = super::turn::beside().await;
     storm(&["a"]).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gateways_pass_exactly_what_is_left() {
+    let _turn = super::turn::beside().await;
     storm(&["a", "b"]).await.unwrap();
 }
 

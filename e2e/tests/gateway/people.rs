@@ -70,6 +70,7 @@ fn body(bed: &Bed, method: &str, path: &str) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_operation_asks_who_and_whether_they_may() {
+    let _turn = super::turn::beside().await;
     table().await.unwrap();
 }
 
@@ -156,6 +157,7 @@ async fn ask(http: &reqwest::Client, method: &str, url: &str, token: Option<&str
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_is_submitted_listed_and_cancelled() {
+    let _turn = super::turn::beside().await;
     submitting().await.unwrap();
 }
 

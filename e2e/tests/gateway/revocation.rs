@@ -18,6 +18,7 @@ const PROMISE: Duration = Duration::from_millis(2000 + 1500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_stream_ends_when_its_run_loses_its_authority() {
+    let _turn = super::turn::beside().await;
     body().await.unwrap();
 }
 

@@ -105,6 +105,7 @@ fn forgeries(bed: &Bed, run: &LiveRun, other: &LiveRun, audience: Audience) -> V
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_route_refuses_every_wrong_token() {
+    let _turn = super::turn::beside().await;
     table().await.unwrap();
 }
 
@@ -181,6 +182,7 @@ async fn table() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_route_refuses_a_revoked_token_within_two_seconds() {
+    let _turn = super::turn::beside().await;
     revoked().await.unwrap();
 }
 
