@@ -24,7 +24,7 @@ class Submitter(unittest.TestCase):
                     self.assertEqual(o["metadata"]["name"], "agentrun-submitter")
                 [policy] = [o["spec"] for o in found if not o["kind"].endswith("Binding")]
                 self.assertEqual(policy["failurePolicy"], "Fail")
-                self.assertIn(f"'system:serviceaccount:{NAMESPACE}:agentrun-gateway'", policy["matchConditions"][0]["expression"])
+                self.assertIn(f"'system:serviceaccount:{NAMESPACE}:agentrun-gateway'", policy["matchConditions"][-1]["expression"])
                 [rule] = policy["matchConstraints"]["resourceRules"]
                 self.assertEqual((rule["apiGroups"], rule["resources"]), (["agentrun.dev"], ["agentruns"]))
 
