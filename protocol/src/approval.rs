@@ -1,6 +1,7 @@
 //! Approvals between runner and gateway: the action that waits, the record of it, and its consumption. What a person decides
 //! on is bound to `ActionDocument::digest`, over everything that will be performed.
 
+use agentrun_crds::agent_run_status::ApprovalState;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -105,7 +106,7 @@ pub struct AskRequest {
 pub struct ApprovalAnswer {
     pub id: i64,
     pub digest: String,
-    pub state: State,
+    pub state: ApprovalState,
     /// Unix seconds.
     pub expires_at: i64,
     /// What the decider said.
@@ -113,17 +114,6 @@ pub struct ApprovalAnswer {
     pub reason: Option<String>,
     /// The run's deadline as it stands now, waiting included; Unix seconds.
     pub deadline: i64,
-}
-
-/// As in `status.approvals[].state`.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub enum State {
-    Pending,
-    Allowed,
-    Denied,
-    Expired,
-    Consumed,
 }
 
 /// POST `<APPROVALS>/{id}/consume`: the action as it will be performed now, and who performs it. Granted once; the same

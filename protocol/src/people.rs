@@ -1,15 +1,16 @@
 //! What people and their programs exchange with the gateway, on the people listener and through the aggregated API alike.
 
+use agentrun_crds::agent_run_status::{ApprovalScope, ApprovalState};
 use serde::{Deserialize, Serialize};
 
-use crate::approval::{Action, State};
+use crate::approval::Action;
 
 /// An approval with what the decider has to see. `GET …/approvals/{id}`.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalView {
     pub id: i64,
-    pub state: State,
+    pub state: ApprovalState,
     /// The tool asked for.
     pub kind: String,
     /// One line, made by the gateway.
@@ -21,7 +22,7 @@ pub struct ApprovalView {
     /// RFC 3339.
     pub expires_at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<ApprovalScope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,16 +45,6 @@ pub struct ApprovalView {
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalList {
     pub approvals: Vec<ApprovalView>,
-}
-
-/// How far an allowance goes.
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub enum Scope {
-    /// This action, once.
-    Once,
-    /// The very same action, as often as this run asks for it.
-    Session,
 }
 
 /// `POST …/approvals/{id}`.

@@ -1,7 +1,7 @@
 //! `approvals`: what waits for a person, with the exact command or diff as the gateway made it from the bytes that will be
 //! performed.
 
-use agentrun_protocol::approval::State;
+use agentrun_crds::agent_run_status::ApprovalState;
 use agentrun_protocol::people::ApprovalView;
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
@@ -82,7 +82,7 @@ async fn waiting(cluster: &Cluster, all: bool) -> Result<Vec<Asked>, Failure> {
             let there = cluster.in_namespace(&namespace);
             let door = Door { cluster: &there, run: &name };
             let mut approvals = door.approvals().await.map_err(|fault| door.failure(fault, &format!("reading the approvals of {name}")))?;
-            approvals.retain(|view| view.state == State::Pending);
+            approvals.retain(|view| view.state == ApprovalState::Pending);
             Ok(Asked { namespace, run: name, approvals })
         })
         .buffer_unordered(AT_ONCE)
@@ -101,7 +101,7 @@ pub fn lines(view: &ApprovalView, run: &str, namespace: Option<&str>, now: i64, 
     let id = view.id;
     let place = namespace.map_or(String::new(), |namespace| format!("{namespace}/"));
     let state = match view.state {
-        State::Pending => {
+        ApprovalState::Pending => {
             format!("waits for {}, expires in {}", age(now - seconds(&view.requested_at)), age(seconds(&view.expires_at) - now))
         }
         state => {
@@ -116,7 +116,7 @@ pub fn lines(view: &ApprovalView, run: &str, namespace: Option<&str>, now: i64, 
         }
     };
     let head = visible::line(&format!("{place}{run} {id}  {}  {state}", view.kind));
-    let mut lines = vec![output.paint(if view.state == State::Pending { Color::Yellow } else { Color::Dim }, &head)];
+    let mut lines = vec![output.paint(if view.state == ApprovalState::Pending { Color::Yellow } else { Color::Dim }, &head)];
     let shown = view.shown.as_deref().unwrap_or(&view.summary);
     for line in visible::block(shown.trim_end_matches('\n')).split('\n') {
         let line = line.replace('\t', "    ");
@@ -135,7 +135,7 @@ pub fn lines(view: &ApprovalView, run: &str, namespace: Option<&str>, now: i64, 
             "  only a part is shown; the rest: kubectl agentrun artifacts {run} --get DIGEST -O -, with {digests}"
         )));
     }
-    if view.state == State::Pending {
+    if view.state == ApprovalState::Pending {
         let n = namespace.map_or(String::new(), |namespace| format!(" -n {namespace}"));
         lines.push(visible::line(&format!("  kubectl agentrun approve{n} {run} {id}   or: kubectl agentrun deny{n} {run} {id}")));
     }
@@ -164,7 +164,7 @@ mod tests {
                 "  kubectl agentrun approve -n team-a fix 3   or: kubectl agentrun deny -n team-a fix 3",
             ]
         );
-        view.state = State::Denied;
+        view.state = ApprovalState::Denied;
         view.decided_by = Some("bob".into());
         view.reason = Some("not\nthis".into());
         assert_eq!(lines(&view, "fix", None, 101, &output)[0], "fix 3  run_command  denied by bob: not\\nthis");

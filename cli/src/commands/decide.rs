@@ -1,7 +1,7 @@
 //! `approve` and `deny`. What is decided on is printed, and the decision carries its digest, so nothing else can be allowed.
 
-use agentrun_protocol::approval::State;
-use agentrun_protocol::people::{ApprovalView, Decision, DecisionRequest, Scope};
+use agentrun_crds::agent_run_status::{ApprovalScope, ApprovalState};
+use agentrun_protocol::people::{ApprovalView, Decision, DecisionRequest};
 
 use crate::arguments::{Approve, Deny};
 use crate::cluster::{Cluster, Fault};
@@ -45,7 +45,7 @@ async fn decide(
         return Err(Failure::new(Exit::Failed, format!("digest_mismatch: approval {id} is bound to {}, not to {digest}", view.digest)));
     }
     let now = jiff::Timestamp::now().as_second();
-    if view.state == State::Pending {
+    if view.state == ApprovalState::Pending {
         // The head says how long it waits; the commands below are what is being done.
         let lines = approvals::lines(&view, door.run, None, now, output);
         for line in &lines[..lines.len() - 1] {
@@ -72,7 +72,7 @@ fn outcome(view: &ApprovalView, decision: Decision, run: &str) -> String {
     let words = match (decision, view.scope) {
         (Decision::Deny, _) => "denied; the agent goes on without it",
         (Decision::Cancel, _) => "denied; the run ends",
-        (_, Some(Scope::Session)) => "allowed, and the same action again in this run",
+        (_, Some(ApprovalScope::Session)) => "allowed, and the same action again in this run",
         _ => "allowed once",
     };
     visible::line(&format!("{run} {}: {words}", view.id))

@@ -8,9 +8,7 @@ use std::time::Duration;
 use agentrun_crds::agent_run_status::{Approval, ApprovalState, ResolvedApprovals};
 use agentrun_crds::approval_rules::{RuleDecision, judge};
 use agentrun_crds::{AgentRun, AgentRunStatus};
-use agentrun_protocol::approval::{
-    ActionDocument, ApprovalAnswer, AskRequest, ConsumeRequest, MAX_ASK_BYTES, MAX_WAIT_SECONDS, State as Word,
-};
+use agentrun_protocol::approval::{ActionDocument, ApprovalAnswer, AskRequest, ConsumeRequest, MAX_ASK_BYTES, MAX_WAIT_SECONDS};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -238,19 +236,9 @@ fn answer(state: &AppState, run: &AgentRun, id: i64) -> Result<Json<ApprovalAnsw
     Ok(Json(ApprovalAnswer {
         id,
         digest: approval.digest.clone(),
-        state: word(approval.state),
+        state: approval.state,
         expires_at: approval.expires_at.0.as_second(),
         reason: approval.reason.clone(),
         deadline: status.deadline(state.clock.unix_seconds()).ok_or_else(ApiError::inactive_run_token)?,
     }))
-}
-
-pub(super) fn word(state: ApprovalState) -> Word {
-    match state {
-        ApprovalState::Pending => Word::Pending,
-        ApprovalState::Allowed => Word::Allowed,
-        ApprovalState::Denied => Word::Denied,
-        ApprovalState::Expired => Word::Expired,
-        ApprovalState::Consumed => Word::Consumed,
-    }
 }

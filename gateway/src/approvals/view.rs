@@ -1,11 +1,10 @@
 //! An approval as people see it: the record, and what is stored of the action behind it.
 
-use agentrun_crds::agent_run_status::{Approval, ApprovalScope};
+use agentrun_crds::agent_run_status::Approval;
 use agentrun_protocol::approval::{Action, ActionDocument};
-use agentrun_protocol::people::{ApprovalView, Scope};
+use agentrun_protocol::people::ApprovalView;
 use futures::StreamExt;
 
-use super::sandbox::word;
 use super::shown::{Loaded, shown};
 use crate::store::{Digest, StoreError, Stores};
 
@@ -26,16 +25,13 @@ pub(super) async fn view(stores: &Stores, run_uid: &str, approval: &Approval, mo
 pub(super) fn record(approval: &Approval) -> ApprovalView {
     ApprovalView {
         id: approval.id,
-        state: word(approval.state),
+        state: approval.state,
         kind: approval.kind.clone(),
         summary: approval.summary.clone(),
         digest: approval.digest.clone(),
         requested_at: approval.requested_at.0.to_string(),
         expires_at: approval.expires_at.0.to_string(),
-        scope: approval.scope.map(|scope| match scope {
-            ApprovalScope::Once => Scope::Once,
-            ApprovalScope::Session => Scope::Session,
-        }),
+        scope: approval.scope,
         decided_by: approval.decided_by.clone(),
         decided_at: approval.decided_at.as_ref().map(|at| at.0.to_string()),
         reason: approval.reason.clone(),

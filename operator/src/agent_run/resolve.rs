@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use agentrun_crds::agent_policy::{AgentPolicySpec, OfferedModel};
 use agentrun_crds::agent_run::{AgentRunSpec, BudgetSpec, Check};
 use agentrun_crds::agent_run_status::{Resolved, ResolvedModel};
+use agentrun_crds::approval_rules::argv_admits;
 use agentrun_crds::budget::Limit;
 use agentrun_crds::conditions::Reason;
 use agentrun_crds::model_provider::{ModelProviderSpec, ProvidedModel};
@@ -208,7 +209,7 @@ fn checks(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<Vec<Check>, R
             }
             None => {}
         }
-        if !policy.checks.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| admits(pattern, &check.argv))) {
+        if !policy.checks.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| argv_admits(pattern, &check.argv))) {
             let patterns: Vec<String> = policy.checks.iter().flatten().take(16).map(|pattern| format!("[{}]", pattern.join(" "))).collect();
             return Err(denied(
                 &format!("spec.checks[{at}].argv"),
@@ -219,14 +220,6 @@ fn checks(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<Vec<Check>, R
         all.push(check.clone());
     }
     Ok(all)
-}
-
-/// A last element `*` admits any further arguments.
-fn admits(pattern: &[String], argv: &[String]) -> bool {
-    match pattern.split_last() {
-        Some((last, head)) if last == "*" && !head.is_empty() => argv.starts_with(head),
-        _ => pattern == argv,
-    }
 }
 
 fn steps(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<i64, Refusal> {

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use agentrun_crds::agent_run_status::ApprovalState;
 use agentrun_crds::approval_rules::{Asked, RuleDecision, judge};
 use agentrun_protocol::{
-    approval::{Action, ApprovalAnswer, AskRequest, ConsumeRequest, MAX_WAIT_SECONDS, State},
+    approval::{Action, ApprovalAnswer, AskRequest, ConsumeRequest, MAX_WAIT_SECONDS},
     job::JobApprovals,
     routes,
     token::Audience,
@@ -109,21 +110,23 @@ impl Approvals<'_> {
         })?;
         let id = answer.id;
         let what = if action.argv.is_empty() { action.path.clone().unwrap_or_default() } else { action.argv.join(" ") };
-        if answer.state == State::Pending {
+        if answer.state == ApprovalState::Pending {
             self.events.note(format!("waits for approval {id}: {} {}", action.tool, first_chars(&printable(&what), 256)));
         }
         loop {
             self.deadline.moved_to(answer.deadline);
             let reason = answer.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
             match answer.state {
-                State::Pending => {}
-                State::Allowed => {
+                ApprovalState::Pending => {}
+                ApprovalState::Allowed => {
                     self.events.note(format!("approval {id} was given{reason}"));
                     return Ok(id);
                 }
-                State::Denied => return Err(self.told(format!("a person denied it (approval {id}){reason}"))),
-                State::Expired => return Err(self.told(format!("nobody approved it in time (approval {id}); that counts as denied"))),
-                State::Consumed => return Err(self.told(format!("approval {id} was used already"))),
+                ApprovalState::Denied => return Err(self.told(format!("a person denied it (approval {id}){reason}"))),
+                ApprovalState::Expired => {
+                    return Err(self.told(format!("nobody approved it in time (approval {id}); that counts as denied")));
+                }
+                ApprovalState::Consumed => return Err(self.told(format!("approval {id} was used already"))),
             }
             // While the wall time stands still, each answer moves the deadline; so one must come before it.
             let wait = (self.deadline.left().as_secs() / 2).clamp(1, MAX_WAIT_SECONDS);
@@ -150,7 +153,7 @@ impl Approvals<'_> {
         let path = format!("{}/{id}/consume", routes::APPROVALS);
         let consumed = self.call(Method::POST, &path, Some(&ConsumeRequest { execution_id, action })).await;
         match consumed {
-            Ok(answer) if answer.state == State::Consumed => {
+            Ok(answer) if answer.state == ApprovalState::Consumed => {
                 self.deadline.moved_to(answer.deadline);
                 Ok(())
             }

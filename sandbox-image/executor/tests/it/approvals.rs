@@ -1,8 +1,8 @@
 //! Tool calls that need a person: asked for as they will be performed, and performed only after their approval was consumed.
 
-use agentrun_crds::approval_rules::ApprovalRule;
+use agentrun_crds::{agent_run_status::ApprovalState, approval_rules::ApprovalRule};
 use agentrun_protocol::{
-    approval::{MAX_INLINE_BYTES, State},
+    approval::MAX_INLINE_BYTES,
     event::EventType,
     job::JobApprovals,
     result::{Outcome, SandboxResult},
@@ -47,7 +47,7 @@ fn told(gateway: &Gateway, request: usize) -> String {
 }
 
 fn consumed(gateway: &Gateway) -> Vec<bool> {
-    gateway.seen.lock().unwrap().approvals.iter().map(|asked| asked.state == State::Consumed).collect()
+    gateway.seen.lock().unwrap().approvals.iter().map(|asked| asked.state == ApprovalState::Consumed).collect()
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn what_is_allowed_is_performed_as_it_was_asked() {
         let gateway = started.gateway();
         for number in 1..=3 {
             gateway.asked(number).await;
-            gateway.decide(number, State::Allowed, Some("fine"));
+            gateway.decide(number, ApprovalState::Allowed, Some("fine"));
         }
     })
     .await;
@@ -97,9 +97,9 @@ async fn a_refusal_is_told_and_the_agent_goes_on() {
         let gateway = started.gateway();
         gateway.asked(1).await;
         std::os::unix::fs::symlink("test.sh", started.place.root().join("link")).unwrap();
-        gateway.decide(1, State::Denied, Some("not now"));
+        gateway.decide(1, ApprovalState::Denied, Some("not now"));
         gateway.asked(2).await;
-        gateway.decide(2, State::Expired, None);
+        gateway.decide(2, ApprovalState::Expired, None);
     })
     .await;
     let gateway = started.gateway();
@@ -127,10 +127,10 @@ async fn one_changed_byte_after_the_approval_is_refused() {
         // What was looked at: it writes nothing. What lies there now: one byte more, and it would.
         let changed = std::fs::read_to_string(&script).unwrap() + "\n";
         std::fs::write(&script, format!("{changed}echo hijacked > hijacked\n")).unwrap();
-        gateway.decide(1, State::Allowed, None);
+        gateway.decide(1, ApprovalState::Allowed, None);
         let after = gateway.asked(2).await;
         assert_ne!(before.files, after.files, "asked again, for what is there now");
-        gateway.decide(2, State::Allowed, None);
+        gateway.decide(2, ApprovalState::Allowed, None);
     })
     .await;
     let gateway = started.gateway();
@@ -151,7 +151,7 @@ async fn lost_answers_neither_ask_nor_perform_twice() {
         gateway.asked(1).await;
         crate::sandbox::eventually("the faults are over", || gateway.approval_faults.lock().unwrap().is_empty()).await;
         *gateway.approval_faults.lock().unwrap() = [503, 500].into();
-        gateway.decide(1, State::Allowed, None);
+        gateway.decide(1, ApprovalState::Allowed, None);
     })
     .await;
     let gateway = started.gateway();
@@ -168,7 +168,7 @@ async fn the_deadline_stands_still_while_the_gateway_says_so() {
         gateway.asked(1).await;
         // Longer than all of the time that was left.
         tokio::time::sleep(std::time::Duration::from_secs(9)).await;
-        gateway.decide(1, State::Allowed, None);
+        gateway.decide(1, ApprovalState::Allowed, None);
     })
     .await;
     assert_eq!((result.outcome, result.changes.len()), (Outcome::Done, 1), "{}", result.message);

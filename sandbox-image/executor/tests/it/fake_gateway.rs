@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
+use agentrun_crds::agent_run_status::ApprovalState;
 use agentrun_protocol::{
-    approval::{Action, ActionDocument, ApprovalAnswer, AskRequest, ConsumeRequest, State as Word},
+    approval::{Action, ActionDocument, ApprovalAnswer, AskRequest, ConsumeRequest},
     event::{AppendRequest, AppendResponse, EventType, NewEvent},
     exchange::{ExchangeRequest, ExchangeResponse, RenewResponse, signing_input},
     job::Job,
@@ -69,7 +70,7 @@ pub struct Seen {
 #[derive(Clone)]
 pub struct Asked {
     pub action: Action,
-    pub state: Word,
+    pub state: ApprovalState,
     pub reason: Option<&'static str>,
     pub execution_id: Option<String>,
     pub asked_at: i64,
@@ -233,10 +234,10 @@ impl Gateway {
     }
 
     /// A person decides, or nobody did.
-    pub fn decide(&self, id: usize, state: Word, reason: Option<&'static str>) {
+    pub fn decide(&self, id: usize, state: ApprovalState, reason: Option<&'static str>) {
         let mut seen = self.seen.lock().unwrap();
         let asked = &mut seen.approvals[id - 1];
-        assert_eq!(asked.state, Word::Pending);
+        assert_eq!(asked.state, ApprovalState::Pending);
         (asked.state, asked.reason, asked.decided_at) = (state, reason, Some(unix_now()));
         drop(seen);
         self.changed.notify_waiters();
@@ -421,10 +422,10 @@ async fn ask(State(gateway): Shared, headers: HeaderMap, Json(request): Json<Ask
             None => assert!(seen.blobs.contains_key(&text.digest), "a text that is not inline must have been uploaded"),
         }
     }
-    let open = |asked: &Asked| matches!(asked.state, Word::Pending | Word::Allowed);
+    let open = |asked: &Asked| matches!(asked.state, ApprovalState::Pending | ApprovalState::Allowed);
     let standing = seen.approvals.iter().position(|asked| open(asked) && gateway.digest(&asked.action) == gateway.digest(&request.action));
     let at = standing.unwrap_or_else(|| {
-        let (action, state) = (request.action, Word::Pending);
+        let (action, state) = (request.action, ApprovalState::Pending);
         seen.approvals.push(Asked { action, state, reason: None, execution_id: None, asked_at: unix_now(), decided_at: None });
         seen.approvals.len() - 1
     });
@@ -446,7 +447,7 @@ async fn wait(
     let decided = async {
         loop {
             let changed = gateway.changed.notified();
-            if gateway.answer(id)?.state != Word::Pending {
+            if gateway.answer(id)?.state != ApprovalState::Pending {
                 return Ok(());
             }
             changed.await;
@@ -469,8 +470,8 @@ async fn consume(
         return Err(refuse(409, "digest_mismatch", None));
     }
     match (asked.state, &asked.execution_id) {
-        (Word::Allowed, None) => (asked.state, asked.execution_id) = (Word::Consumed, Some(request.execution_id)),
-        (Word::Consumed, Some(before)) if *before == request.execution_id => {}
+        (ApprovalState::Allowed, None) => (asked.state, asked.execution_id) = (ApprovalState::Consumed, Some(request.execution_id)),
+        (ApprovalState::Consumed, Some(before)) if *before == request.execution_id => {}
         _ => return Err(refuse(409, "already_consumed", None)),
     }
     drop(seen);
