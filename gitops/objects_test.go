@@ -21,10 +21,9 @@ var (
 	failed   = Health{"Degraded", "Failed", "Failed"}
 )
 
-// By phase; "" is a run without a status, which it has for the moment until the operator's first look: kstatus takes it for a kind
-// that has none, and Flux' expressions cannot be evaluated, which it tries again.
+// By phase; "" is a run that the operator has not looked at yet: the schema's default says that nobody has observed it.
 var expected = map[string]Health{
-	"":                 {"Progressing", "Unknown", "Current"},
+	"":                 underWay,
 	"Pending":          underWay,
 	"Queued":           underWay,
 	"Starting":         underWay,

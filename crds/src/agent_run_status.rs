@@ -18,7 +18,7 @@ pub struct AgentRunStatus {
     /// Accepted, SandboxReady, Exchanged, BudgetAvailable, AwaitingApproval, Complete, Succeeded, Reconciling, Stalled, Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// The generation that `conditions` speak of.
+    /// The generation that `conditions` speak of; -1 until the operator's first look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// For people; computed. Terminal phases never change.

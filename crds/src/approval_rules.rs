@@ -16,7 +16,8 @@ pub struct ApprovalRule {
     /// A command's argv; a last element `*` admits any further arguments. Set: only commands match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
-    /// Files, `dir/**` or `**`, any of which the action's path is. Set: only actions on a path match.
+    /// Files, `dir/**` or `**`, any of which the action's path is, or, for `list` and `search`, which lie beneath it. Set: only
+    /// actions on a path match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
     pub decision: RuleDecision,
@@ -43,17 +44,29 @@ pub struct Asked<'a> {
     pub path: Option<&'a str>,
 }
 
+impl Asked<'_> {
+    /// Tools that look at a whole directory, which is the workspace if they name none.
+    fn looks_beneath(&self) -> bool {
+        matches!(self.tool, "list" | "search")
+    }
+}
+
 impl ApprovalRule {
     fn matches(&self, asked: &Asked<'_>) -> bool {
         let tool = self.tools.is_empty() || self.tools.iter().any(|tool| tool == asked.tool);
         let argv = self.argv.as_deref().is_none_or(|pattern| !asked.argv.is_empty() && argv_admits(pattern, asked.argv));
-        tool && argv && (self.paths.is_empty() || asked.path.is_some_and(|path| self.names(path)))
+        tool && argv && (self.paths.is_empty() || self.names(asked))
     }
 
     /// What cannot be judged is not let past a rule: a rule that cannot be read matches too.
-    fn names(&self, path: &str) -> bool {
-        let Ok(path) = RelativePath::parse(path) else { return true };
-        self.paths.iter().any(|pattern| AllowedPath::parse(pattern).map_or(true, |pattern| pattern.admits(&path)))
+    fn names(&self, asked: &Asked<'_>) -> bool {
+        let Ok(path) = asked.path.map(RelativePath::parse).transpose() else { return true };
+        self.paths.iter().any(|pattern| match (AllowedPath::parse(pattern), &path) {
+            (Err(_), _) => true,
+            (Ok(pattern), path) if asked.looks_beneath() => pattern.admits_beneath(path.as_ref()),
+            (Ok(pattern), Some(path)) => pattern.admits(path),
+            (Ok(_), None) => false,
+        })
     }
 }
 
@@ -105,6 +118,10 @@ mod tests {
             ("a path", vec![secrets(Deny)], vec![], "write_file", &[], Some("secrets/a"), Deny),
             ("another path", vec![secrets(Deny)], vec![], "write_file", &[], Some("secret"), Allow),
             ("a path outside the grammar", vec![secrets(Deny)], vec![], "write_file", &[], Some("x/../secrets/a"), Deny),
+            ("a directory above it, listed", vec![secrets(Deny)], vec![], "list", &[], None, Deny),
+            ("it, searched", vec![secrets(Deny)], vec![], "search", &[], Some("secrets"), Deny),
+            ("a directory in it, searched", vec![secrets(Deny)], vec![], "search", &[], Some("secrets/old"), Deny),
+            ("another directory, searched", vec![secrets(Deny)], vec![], "search", &[], Some("secret"), Allow),
             ("paths and a command", vec![secrets(Deny)], vec![], "run_command", &["cat", "secrets/a"], None, Allow),
             ("argv and a path", vec![allow_git(Deny)], vec![], "write_file", &[], Some("git"), Allow),
         ];

@@ -110,6 +110,19 @@ impl AllowedPath {
     }
 }
 
+impl AllowedPath {
+    /// Whether it admits anything beneath a directory, or, if that is a file, the file; `None` is the workspace.
+    pub fn admits_beneath(&self, directory: Option<&RelativePath>) -> bool {
+        let Some(directory) = directory else { return true };
+        let inside = |path: &RelativePath| path == directory || AllowedPath::Subtree(directory.clone()).admits(path);
+        match self {
+            AllowedPath::File(file) => inside(file),
+            AllowedPath::Subtree(dir) => inside(dir) || self.admits(directory),
+            AllowedPath::Everything => true,
+        }
+    }
+}
+
 /// Characters that change how text looks without being seen: zero width, bidi controls, tags, line and paragraph separators.
 pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')

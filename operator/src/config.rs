@@ -7,7 +7,7 @@
 //! | cluster | `agentruns` | get list watch patch delete | watch, finalizer, retention |
 //! | cluster | `agentruns/status` | patch | conditions, phase, budget |
 //! | cluster | `agentpolicies` | get list watch | acceptance |
-//! | cluster | `agentrunrecords` | get create patch | what outlives a run, and whether it has run before |
+//! | cluster | `agentrunrecords` | get list create patch delete | what outlives a run, and whether it has run before |
 //! | cluster | `namespaces` | get | labels that providers select |
 //! | cluster | `pods` | get list watch create delete | the sandbox |
 //! | cluster | `secrets` | create delete | the ticket; never read |
@@ -55,6 +55,9 @@ pub struct Flags {
     /// Make and renew the gateway's certificate; false where cert-manager does.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     manage_certificates: bool,
+    /// Days for which the AgentRunRecord of a run is kept after the run ended and its AgentRun is gone.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+    record_retention_days: u16,
     /// Address of health and metrics, plain HTTP.
     #[arg(long, default_value = "0.0.0.0:8081")]
     listen: SocketAddr,
@@ -84,6 +87,7 @@ impl Flags {
             gateway_service,
             lease_name,
             manage_certificates,
+            record_retention_days,
             listen,
             log_json,
         } = self;
@@ -103,6 +107,7 @@ impl Flags {
                 namespace: namespace.clone(),
                 gateway_service,
                 image: RunnerImage { name: runner_image, pull_policy: runner_image_pull_policy },
+                record_retention_days,
             },
             candidate: Candidate { namespace, lease: lease_name, identity: pod_name },
             manage_certificates,
@@ -150,6 +155,7 @@ mod tests {
             (vec!["--lease-name", "-"], "--lease-name"),
             (vec!["--runner-image-pull-policy", "Sometimes"], "--runner-image-pull-policy"),
             (vec!["--listen", "nowhere"], "--listen"),
+            (vec!["--record-retention-days", "0"], "--record-retention-days"),
             (vec!["--unknown"], "--unknown"),
         ] {
             let error = parse(&arguments).unwrap_err();

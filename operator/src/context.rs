@@ -26,6 +26,8 @@ pub struct Settings {
     pub namespace: String,
     pub gateway_service: String,
     pub image: RunnerImage,
+    /// How long the record of a run is kept after the run ended.
+    pub record_retention_days: u16,
 }
 
 /// What the watches know. A hint when to look: what is written is decided on live reads.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use agentrun_crds::names;
 use agentrun_operator::admin::{self, Health, Progress};
-use agentrun_operator::agent_run::sweep;
 use agentrun_operator::agent_run::watches::Watches;
+use agentrun_operator::agent_run::{expired_records, sweep};
 use agentrun_operator::backoff::Backoff;
 use agentrun_operator::config::{Config, Flags};
 use agentrun_operator::context::{Context, Starts};
@@ -133,6 +133,14 @@ async fn work(ctx: Arc<Context>, health: Health, manage_certificates: bool, stop
             let (ctx, caches, filled, stop) = (Arc::clone(&ctx), Arc::clone(&caches), filled.clone(), stop.clone());
             tokio::spawn(async move { stop.run_until_cancelled(sweep::run(&ctx, &caches, &filled)).await })
         };
+        let pruning = {
+            let (ctx, filled, stop) = (Arc::clone(&ctx), filled.clone(), stop.clone());
+            let prune = async move {
+                filled.wait().await;
+                expired_records::run(&ctx).await;
+            };
+            tokio::spawn(async move { stop.run_until_cancelled(prune).await })
+        };
         let filling = {
             let (health, stop) = (health.clone(), stop.clone());
             let all = async move {
@@ -143,7 +151,7 @@ async fn work(ctx: Arc<Context>, health: Health, manage_certificates: bool, stop
             tokio::spawn(async move { stop.run_until_cancelled(all).await })
         };
         watches.run(ctx, stop).await;
-        let _ended = tokio::join!(sweeping, filling);
+        let _ended = tokio::join!(sweeping, pruning, filling);
     }
     let _ended = tokio::join!(keeping, registering);
 }

@@ -43,7 +43,7 @@ class Roles(unittest.TestCase):
             ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "patch", "delete"},
             ("agentrun.dev", "agentruns/status", ""): {"patch"},
             ("agentrun.dev", "agentpolicies", ""): {"get", "list", "watch"},
-            ("agentrun.dev", "agentrunrecords", ""): {"get", "create", "patch"},
+            ("agentrun.dev", "agentrunrecords", ""): {"get", "list", "create", "patch", "delete"},
             ("", "namespaces", ""): {"get"},
             ("", "pods", ""): {"create", "get", "list", "watch", "delete"},
             ("", "secrets", ""): {"create", "delete"},
@@ -95,7 +95,7 @@ class Roles(unittest.TestCase):
             self.assertEqual(o["roleRef"]["kind"], o["kind"].removesuffix("Binding"))
 
     def test_people(self):
-        """View reads, edit writes and ends runs, an approver decides; nobody writes policies, providers, records or status."""
+        """View reads, edit writes and ends runs, an approver decides, admin forgets; nobody writes policies, providers or status."""
         served = "run.agentrun.dev"
         reading = {("agentrun.dev", kind, ""): {"get", "list", "watch"} for kind in ("agentruns", "agentrunrecords", "agentpolicies")}
         reading |= {(served, f"agentruns/{part}", ""): {"get"} for part in ("events", "log", "approvals", "artifacts", "patch")}
@@ -105,6 +105,7 @@ class Roles(unittest.TestCase):
             (served, "agentruns/cancel", ""): {"create", "update"},
             (served, "agentruns/source", ""): {"create", "update"},
         })
+        self.assertEqual(grants(render(), "ClusterRole", "agentrun-admin"), {("agentrun.dev", "agentrunrecords", ""): {"delete"}})
         self.assertEqual(grants(render(), "ClusterRole", "agentrun-approver"), reading | {
             ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "approve"},
             (served, "agentruns/approvals", ""): {"get", "create"},
@@ -114,7 +115,8 @@ class Roles(unittest.TestCase):
         """Deciding comes with admin, not with edit: who submits should not thereby approve."""
         prefix = "rbac.authorization.k8s.io/aggregate-to-"
         for values, expected in (
-            ("", {"agentrun-view": {"view", "edit", "admin"}, "agentrun-edit": {"edit", "admin"}, "agentrun-approver": {"admin"}}),
+            ("", {"agentrun-view": {"view", "edit", "admin"}, "agentrun-edit": {"edit", "admin"}, "agentrun-admin": {"admin"},
+              "agentrun-approver": {"admin"}}),
             ("by-hand.yaml", {}),
         ):
             found = {}

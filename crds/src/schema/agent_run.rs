@@ -8,6 +8,8 @@ const MUTABLE: [&str; 2] = ["cancel", "ttlSecondsAfterFinished"];
 
 pub fn shape(run: &mut Node<'_>) {
     run.rule_on("status", "!has(oldSelf.status) || has(self.status)", "a run's status is never removed");
+    // Until the operator's first look: kstatus and Flux take an object whose generation nobody has observed for one under way.
+    run.at("status").default(serde_json::json!({"observedGeneration": -1}));
     spec(&mut run.at("spec"));
     agent_run_status::shape(&mut run.at("status"));
 }

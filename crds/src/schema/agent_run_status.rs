@@ -30,7 +30,8 @@ fn bounds(status: &mut Node<'_>) {
     condition.at("reason").chars(1, 128);
     condition.at("message").chars(0, 4_096);
     condition.at("observedGeneration").natural();
-    for counter in ["observedGeneration", "pendingApprovals", "artifacts.count", "artifacts.bytes", "exchange.at"] {
+    status.at("observedGeneration").range(-1, 1 << 53);
+    for counter in ["pendingApprovals", "artifacts.count", "artifacts.bytes", "exchange.at"] {
         status.at(counter).natural();
     }
     for counter in ["waitedSeconds", "source.bytes", "source.files"] {

@@ -1,6 +1,7 @@
 //! The AgentRun controller: `observe → plan → apply → report`, round by round until nothing is left to write.
 
 pub mod approvals;
+pub mod expired_records;
 pub mod filled;
 pub mod merge;
 pub mod objects;

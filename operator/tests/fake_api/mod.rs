@@ -165,14 +165,18 @@ impl State {
         if let Some(object) = self.objects.get(path) {
             return (200, object.clone());
         }
-        let collection = ["agentruns", "pods", "secrets", "networkpolicies", "endpointslices"]
+        let collection = ["agentruns", "agentrunrecords", "pods", "secrets", "networkpolicies", "endpointslices"]
             .iter()
             .any(|plural| path.ends_with(&format!("/{plural}")));
         if !collection {
             return error(404, "NotFound", &format!("no {path}"));
         }
         let prefix = format!("{path}/");
-        let items: Vec<&Value> = self.objects.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(_, object)| object).collect();
+        // The same of every namespace.
+        let (group, plural) = path.rsplit_once('/').unwrap_or_default();
+        let (anywhere, plural) = (format!("{group}/namespaces/"), format!("/{plural}/"));
+        let listed = |key: &str| key.starts_with(&prefix) || (key.starts_with(&anywhere) && key.contains(&plural));
+        let items: Vec<&Value> = self.objects.iter().filter(|(key, _)| listed(key)).map(|(_, object)| object).collect();
         (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": self.revision.to_string()}, "items": items}))
     }
 

@@ -1,10 +1,11 @@
 //! What outlives a run, and what keeps the same manifest from running twice; and runs that wait for their source.
 
+use agentrun_operator::agent_run::expired_records;
 use agentrun_operator::agent_run::plan::Again;
 use serde_json::{Value, json};
 
 use crate::stories::happy;
-use crate::world::World;
+use crate::world::{World, context};
 
 const RECORD: &str = "/apis/agentrun.dev/v1alpha1/namespaces/team-a/agentrunrecords/fix";
 
@@ -100,4 +101,25 @@ async fn a_run_waits_for_its_archive() {
     world.settle().await;
     assert_eq!(world.condition("Complete"), "True SourceUnavailable");
     assert_eq!(world.created_pods(), 0);
+}
+
+#[tokio::test]
+async fn records_of_runs_that_are_long_gone_are_deleted() {
+    let world = World::new();
+    happy(&world).await;
+    let other = RECORD.replace("/fix", "/other").replace("team-a", "team-b");
+    let record = world.fake.get(RECORD).expect("a record");
+    world.fake.put(&other, json!({"apiVersion": record["apiVersion"], "kind": record["kind"], "spec": record["spec"]}));
+    let day = 24 * 3600;
+    for (days, gone) in [(364, 0), (2, 1)] {
+        world.fake.advance(days * day);
+        let ctx = context(&world.fake, &world.client);
+        assert_eq!(expired_records::once(&ctx).await.expect("a pass"), gone, "after {days} days more");
+    }
+    assert_eq!(world.fake.get(&other), None);
+    assert!(world.fake.get(RECORD).is_some(), "its AgentRun is there");
+    world.fake.remove(&world.run);
+    let ctx = context(&world.fake, &world.client);
+    assert_eq!(expired_records::once(&ctx).await.expect("a pass"), 1);
+    assert_eq!(world.fake.get(RECORD), None);
 }

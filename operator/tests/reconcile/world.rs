@@ -26,6 +26,7 @@ pub fn context(fake: &Fake, client: &Client) -> Arc<Context> {
             namespace: "agentrun-system".into(),
             gateway_service: "agentrun-gateway".into(),
             image: RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() },
+            record_retention_days: 365,
         },
         recorder: Recorder::new(client.clone(), reporter),
         metrics: Metrics::new(&mut Default::default()),
@@ -71,6 +72,8 @@ impl World {
             "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": name, "uid": uid, "generation": 1},
             "spec": {"instruction": "Fix it.", "model": "small", "agent": {"image": "tools:1"},
                 "source": {"inline": {"files": [{"path": "a.py", "content": "x"}]}}},
+            // The schema's default.
+            "status": {"observedGeneration": -1},
         });
         change(&mut run);
         self.fake.put(&format!("{RUNS}/{name}"), run);

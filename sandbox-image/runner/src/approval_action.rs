@@ -50,6 +50,7 @@ pub fn describe(tool: &str, call: &tool_arguments::Action) -> Action {
         Run(run) => {
             action.argv = run.argv.clone();
             action.cwd = relative(run.cwd.as_deref().unwrap_or_default()).to_owned();
+            action.texts = run.timeout_seconds.map(|_| text("timeout_seconds", &run.timeout_seconds().to_string())).into_iter().collect();
         }
     }
     action
@@ -195,6 +196,7 @@ mod tests {
         let names = |action: &Action| action.texts.iter().map(|text| text.name.clone()).collect::<Vec<_>>().join(",");
         for (tool, arguments, path, argv, texts) in [
             ("run_command", r#"{"argv": ["ls", "-l"], "cwd": "./src/"}"#, None, 2, ""),
+            ("run_command", r#"{"argv": ["ls"], "timeout_seconds": 900}"#, None, 1, "timeout_seconds"),
             ("write_file", r#"{"path": "./a", "content": "x"}"#, Some("a"), 0, "content"),
             ("edit_file", r#"{"path": "a", "old_text": "x", "new_text": "y"}"#, Some("a"), 0, "old_text,new_text"),
             ("read_file", r#"{"path": "a", "lines": 3}"#, Some("a"), 0, "lines"),
