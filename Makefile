@@ -42,6 +42,7 @@ check: ## The inner loop: format, lints and unit tests, without a node
 cli: ## Build kubectl-agentrun, put it into ~/.cache/agentrun/bin and say so (PROFILE=dev for a quick build)
 	cargo build --profile $(PROFILE) --workspace --bin kubectl-agentrun
 	@install -D -m 755 $${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/kubectl-agentrun $(AGENTRUN_CACHE)/bin/kubectl-agentrun
+	@install -m 755 cli/kubectl_complete-agentrun $(AGENTRUN_CACHE)/bin/
 	@echo "kubectl-agentrun is in $(AGENTRUN_CACHE)/bin; with that folder in PATH, kubectl agentrun works"
 
 packages: ## Install missing Debian packages (root)

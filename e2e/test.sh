@@ -64,6 +64,7 @@ if [ "$have_cluster" = 0 ]; then step "chart" charts/agentrun/check.sh; fi
 if [ "$have_cluster" = 0 ] && step "programs" programs && step "images" e2e/images.sh && step "cluster" e2e/cluster/up.sh test && step "install" e2e/install.sh test; then
   AGENTRUN_KUBECONFIG=$(e2e/cluster/up.sh test 2>/dev/null); export AGENTRUN_KUBECONFIG
   step "stories" stories
+  step "uninstall" e2e/uninstall.sh test
 else
   failed=$((failed + 1)); broken+=("stories, not run")
 fi

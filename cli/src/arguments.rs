@@ -97,6 +97,12 @@ pub enum Command {
         /// Which shell
         shell: Shell,
     },
+    /// What could come next, as kubectl asks plugins
+    #[command(name = "__complete", hide = true, disable_help_flag = true, disable_version_flag = true)]
+    Complete {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Print the version
     Version,
 }

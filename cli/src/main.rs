@@ -7,6 +7,7 @@ mod arguments;
 mod checks;
 mod cluster;
 mod commands;
+mod complete;
 #[cfg(test)]
 mod documented;
 mod door;
@@ -82,6 +83,10 @@ async fn run(arguments: &Arguments) -> Result<Exit, Failure> {
             output.raw(&script)?;
             return Ok(Exit::Succeeded);
         }
+        Command::Complete { words } => {
+            output.raw(complete::answer(words).await.as_bytes())?;
+            return Ok(Exit::Succeeded);
+        }
         Command::Version => {
             output.line(&format!(
                 "kubectl-agentrun {} ({}/{})",
@@ -115,6 +120,6 @@ async fn run(arguments: &Arguments) -> Result<Exit, Failure> {
         Command::Wait(wait) => Box::pin(commands::wait::run(&cluster, wait, &output)).await,
         Command::Usage(usage) => commands::usage::run(&cluster, usage, &output).await,
         Command::Doctor => commands::doctor::run(&cluster, &output).await,
-        Command::Completion { .. } | Command::Version => Ok(Exit::Succeeded),
+        Command::Completion { .. } | Command::Complete { .. } | Command::Version => Ok(Exit::Succeeded),
     }
 }

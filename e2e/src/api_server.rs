@@ -279,6 +279,13 @@ impl ApiServer {
     }
 }
 
+impl ApiServer {
+    /// A token of a ServiceAccount that expired an hour ago; in all else it is as good as any.
+    pub async fn expired_token(&self, namespace: &str, account: &str, audiences: &[&str]) -> Result<String> {
+        pki::older_token(&self.folder, &self.token(namespace, account, audiences, None).await?, 7200)
+    }
+}
+
 /// Three ports that are free now.
 fn free_ports() -> Result<[u16; 3]> {
     let mut held = Vec::new();

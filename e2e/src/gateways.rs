@@ -230,18 +230,32 @@ impl Bed {
         });
         let role = Role { metadata: named(name), rules: Some(rules.collect()) };
         Api::<Role>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &role).await?;
-        let binding = RoleBinding {
+        let binding = self.binding(name, name, "Role", name);
+        Api::<RoleBinding>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &binding).await?;
+        self.server.token(&self.team, name, &[], None).await
+    }
+
+    /// A ServiceAccount of the runs' namespace to whom ClusterRoles are bound there; its token for the API server.
+    pub async fn bound(&self, name: &str, cluster_roles: &[&str]) -> Result<String> {
+        self.server.service_account(&self.team, name).await?;
+        for role in cluster_roles {
+            let binding = self.binding(name, &format!("{name}-{role}"), "ClusterRole", role);
+            Api::<RoleBinding>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &binding).await?;
+        }
+        self.server.token(&self.team, name, &[], None).await
+    }
+
+    fn binding(&self, account: &str, name: &str, kind: &str, role: &str) -> RoleBinding {
+        RoleBinding {
             metadata: named(name),
-            role_ref: RoleRef { api_group: Some("rbac.authorization.k8s.io".into()), kind: "Role".into(), name: name.into() },
+            role_ref: RoleRef { api_group: Some("rbac.authorization.k8s.io".into()), kind: kind.into(), name: role.into() },
             subjects: Some(vec![Subject {
                 kind: "ServiceAccount".into(),
-                name: name.into(),
+                name: account.into(),
                 namespace: Some(self.team.clone()),
                 ..Subject::default()
             }]),
-        };
-        Api::<RoleBinding>::namespaced(self.client.clone(), &self.team).create(&PostParams::default(), &binding).await?;
-        self.server.token(&self.team, name, &[], None).await
+        }
     }
 
     /// The token of a run for an audience.

@@ -3,7 +3,11 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
 
 /// The CA that clients trust.
@@ -67,6 +71,22 @@ pub fn write(folder: &Path) -> Result<Ca> {
     std::fs::write(folder.join("accounts.key"), accounts.serialize_pem())?;
     std::fs::write(folder.join("accounts.pub"), accounts.public_key_pem())?;
     Ok(Ca { pem: ca.pem(), der: ca.der().to_vec() })
+}
+
+/// A token of a ServiceAccount as the server itself signs it, of which every time lies `seconds` further back. The key is
+/// `accounts.key` of the folder, whose algorithm is ECDSA with P-256 and SHA-256.
+pub fn older_token(folder: &Path, token: &str, seconds: i64) -> Result<String> {
+    let mut parts = token.split('.');
+    let (header, payload) = (parts.next().context("a header")?, parts.next().context("a payload")?);
+    let mut claims: serde_json::Value = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(payload)?)?;
+    for time in ["iat", "nbf", "exp"] {
+        claims[time] = (claims[time].as_i64().context(time)? - seconds).into();
+    }
+    let signed = format!("{header}.{}", BASE64_URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let key = KeyPair::from_pem(&std::fs::read_to_string(folder.join("accounts.key"))?)?;
+    let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.serialized_der()).context("the accounts' key")?;
+    let signature = key.sign(&SystemRandom::new(), signed.as_bytes()).context("signing")?;
+    Ok(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
 }
 
 /// 32 hexadecimal digits that nobody guesses: the public half of a fresh key, hashed.

@@ -1,12 +1,11 @@
 //! Who submitted a run cannot be chosen, and the same manifest applied again and again writes nothing: the chart's admission
 //! policies as helm renders them, on a real API server.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agentrun_crds::AgentRun;
-use agentrun_e2e::api_server::{ApiServer, binary};
+use agentrun_e2e::api_server::ApiServer;
+use agentrun_e2e::chart::{output, render};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -27,32 +26,15 @@ fn manifest(name: &str, submitted_by: Option<&str>) -> Value {
     run
 }
 
-/// What a program prints, given some input; its errors are the test's.
-fn output(program: &str, arguments: &[&str], input: &[u8]) -> Result<String, String> {
-    let mut command = Command::new(binary(program).expect("the cluster's programs"));
-    let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    child.stdin.take().expect("an input").write_all(input).expect("it reads");
-    let done = child.wait_with_output().expect("it ends");
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    if done.status.success() { Ok(text(done.stdout)) } else { Err(text(done.stderr)) }
-}
-
 fn kubectl(server: &ApiServer, arguments: &[&str], input: &Value) -> Result<String, String> {
     let kubeconfig = server.kubeconfig_path();
     let all = [&["--kubeconfig", kubeconfig.to_str().expect("a path in UTF-8")], arguments].concat();
-    output("kubectl", &all, input.to_string().as_bytes())
+    output("kubectl", &all, input.to_string().as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Install the chart's policy, for one namespace of the shared server only.
 async fn install(server: &ApiServer, namespace: &str, arguments: &[&str]) {
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/agentrun");
-    let fixed = ["template", "agentrun", chart, "--namespace", "agentrun-system", "--show-only", "templates/submitter.yaml"];
-    let yaml = output("helm", &[&fixed, arguments].concat(), b"").expect("helm renders");
-    let kubeconfig = server.kubeconfig_path();
-    let parse = ["--kubeconfig", kubeconfig.to_str().expect("a path in UTF-8"), "create", "--dry-run=client", "-o", "json", "-f", "-"];
-    let objects = output("kubectl", &parse, yaml.as_bytes()).expect("kubectl knows the kinds");
-    let objects: Vec<Value> = serde_json::Deserializer::from_str(&objects).into_iter().map(|object| object.expect("JSON")).collect();
-    let objects: Vec<Value> = objects.iter().flat_map(|o| o["items"].as_array().cloned().unwrap_or_else(|| vec![o.clone()])).collect();
+    let objects = render(server, "submitter.yaml", arguments).expect("helm renders what kubectl knows");
     assert_eq!(objects.len(), 2, "a policy and its binding");
     for mut object in objects {
         object["metadata"]["name"] = json!(namespace);

@@ -5,15 +5,17 @@ use agentrun_crds::budget::{Limit, Spent};
 use agentrun_crds::names::{AGGREGATED_GROUP, PEOPLE_AUDIENCE};
 use agentrun_crds::{AgentRun, GROUP};
 use agentrun_e2e::api_server::FRONT_PROXY;
+use agentrun_e2e::chart;
 use agentrun_e2e::gateways::{Bed, Gateway, MODEL};
-use agentrun_gateway::aggregated::RUN_PREFIX;
+use agentrun_gateway::aggregated::{DISCOVERY, KEPT_ELSEWHERE, RUN_PREFIX};
 use agentrun_gateway::people::{OPERATIONS, PEOPLE_ONLY, RUN_PREFIXES};
 use agentrun_protocol::people::{RunList, RunView};
 use agentrun_protocol::token::Audience;
 use agentrun_scripted_model::{Script, Turn};
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 /// What somebody is, and the rights of theirs that count here.
@@ -24,22 +26,22 @@ struct Identity {
     rights: Option<&'static [&'static str]>,
 }
 
-/// As the chart's roles, with the rights to what the API server passes on.
+/// People to whom the chart's roles are bound, and others.
 async fn identities(bed: &Bed, run_token: String) -> Result<Vec<Identity>> {
+    let roles: Api<ClusterRole> = Api::all(bed.client.clone());
+    for role in chart::render(bed.server, "aggregated-roles.yaml", &[])? {
+        let name = role["metadata"]["name"].as_str().context("a name")?;
+        roles.patch(name, &PatchParams::apply("the tests").force(), &Patch::Apply(&role)).await?;
+    }
     let mut all = Vec::new();
-    for (name, rights) in [
-        ("nobody", &[] as &[_]),
-        ("viewer", &["get", "list"]),
-        ("editor", &["get", "list", "create", "patch"]),
-        ("approver", &["get", "list", "approve"]),
+    for (name, roles, rights) in [
+        ("nobody", &[] as &[_], &[] as &[_]),
+        ("viewer", &["agentrun-view"], &["get", "list"]),
+        // As the cluster's own role edit has it.
+        ("editor", &["agentrun-view", "agentrun-edit"], &["get", "list", "create", "patch"]),
+        ("approver", &["agentrun-approver"], &["get", "list", "approve"]),
     ] {
-        let mut grants: Vec<(&str, &str, &str)> = rights.iter().map(|right| (GROUP, "agentruns", *right)).collect();
-        if !rights.is_empty() {
-            // Whoever may read passes the API server, so that the gateway's own question is what decides.
-            grants.push((AGGREGATED_GROUP, "*", "*"));
-        }
-        let token = bed.account(name, &grants).await?;
-        all.push(Identity { name, token: Some(token), rights: Some(rights) });
+        all.push(Identity { name, token: Some(bed.bound(name, roles).await?), rights: Some(rights) });
     }
     // Somebody who may do everything, elsewhere.
     bed.server.service_account(&bed.system, "elsewhere").await?;
@@ -50,10 +52,12 @@ async fn identities(bed: &Bed, run_token: String) -> Result<Vec<Identity>> {
     Api::<k8s_openapi::api::core::v1::ServiceAccount>::namespaced(bed.client.clone(), &bed.team)
         .delete("dismissed", &DeleteParams::default())
         .await?;
+    let expired = bed.server.expired_token(&bed.team, "editor", &[]).await?;
     let others = bed.server.token(&bed.team, "editor", &["somebody-else"], None).await?;
     all.push(Identity { name: "anonymous", token: None, rights: None });
     all.push(Identity { name: "the run itself", token: Some(run_token), rights: None });
     all.push(Identity { name: "a token that was withdrawn", token: Some(dismissed), rights: None });
+    all.push(Identity { name: "an expired token", token: Some(expired), rights: None });
     all.push(Identity { name: "a token for another audience", token: Some(others), rights: None });
     all.push(Identity { name: "a made-up token", token: Some("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZG1pbiJ9.".into()), rights: None });
     Ok(all)
@@ -138,6 +142,17 @@ async fn through_the_api_server(bed: &Bed, gateway: &Gateway, all: &[Identity], 
             for who in all {
                 let status = ask(http, operation.method, &url, who.token.as_deref(), body()).await?;
                 ensure!(status == 401, "{} {path} by {} directly, {name}: {status}", operation.method, who.name);
+            }
+        }
+    }
+    // What the API server asks of us, it alone may ask.
+    let others = KEPT_ELSEWHERE.iter().chain(["/readyz", "/nothing"].iter());
+    for path in DISCOVERY.iter().map(|(path, _)| path).chain(others) {
+        let url = format!("{}{}", gateway.aggregated_url, filled(path));
+        for (name, http) in [("without a certificate", &gateway.http), ("with another name", &strangers)] {
+            for who in all {
+                let status = ask(http, "GET", &url, who.token.as_deref(), Vec::new()).await?;
+                ensure!(status == 401, "GET {path} by {} directly, {name}: {status}", who.name);
             }
         }
     }

@@ -9,6 +9,8 @@ use agentrun_e2e::node::{Colleague, Offer, Story, Within, condition, fixing_turn
 use agentrun_protocol::event::EventType;
 use agentrun_scripted_model::Turn;
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, LogParams};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -52,6 +54,10 @@ async fn body(story: &Story) -> Result<()> {
     let shown = approver.ok(&["approvals"]).await?;
     ensure!(shown.contains("asks") && shown.contains("touch shop/allowed.txt"), "{shown}");
     developer.plugin.expect(&["approve", "asks", "1"], 3, "forbidden").await?;
+    // What the agent does is read in the Pod's own log, too.
+    let pod = run.status.as_ref().and_then(|status| status.pod_ref.as_ref()).context("a Pod")?;
+    let said = Api::<Pod>::namespaced(story.node.client.clone(), &story.namespace).logs(&pod.name, &LogParams::default()).await?;
+    ensure!(said.lines().any(|line| line.contains("touch shop/allowed.txt")), "kubectl logs POD:\n{said}");
     approver.ok(&["approve", "asks", "1"]).await?;
     approver.plugin.expect(&["deny", "asks", "1"], 1, "allowed").await?;
 

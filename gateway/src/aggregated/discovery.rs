@@ -9,14 +9,18 @@ use serde_json::{Value, json};
 use crate::app::AppState;
 use crate::people::OPERATIONS;
 
+/// Each of them, and its answer.
+pub const DISCOVERY: [(&str, fn() -> Value); 6] = [
+    ("/apis", || json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]})),
+    ("/apis/run.agentrun.dev", group),
+    ("/apis/run.agentrun.dev/v1alpha1", resources),
+    ("/openapi/v2", || openapi("swagger", "2.0")),
+    ("/openapi/v3", openapi_groups),
+    ("/openapi/v3/apis/run.agentrun.dev/v1alpha1", || openapi("openapi", "3.0.0")),
+];
+
 pub(super) fn routes() -> Router<AppState> {
-    Router::new()
-        .route("/apis", get(async || Json(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]}))))
-        .route("/apis/run.agentrun.dev", get(async || Json(group())))
-        .route("/apis/run.agentrun.dev/v1alpha1", get(async || Json(resources())))
-        .route("/openapi/v2", get(async || Json(openapi("swagger", "2.0"))))
-        .route("/openapi/v3", get(async || Json(openapi_groups())))
-        .route("/openapi/v3/apis/run.agentrun.dev/v1alpha1", get(async || Json(openapi("openapi", "3.0.0"))))
+    DISCOVERY.iter().fold(Router::new(), |router, (path, answer)| router.route(path, get(async || Json(answer()))))
 }
 
 fn group_version() -> String {

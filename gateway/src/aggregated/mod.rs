@@ -14,6 +14,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::{Value, json};
 
+pub use discovery::DISCOVERY;
 pub use front_proxy::FrontProxy;
 
 use crate::app::{self, AppState};
@@ -24,14 +25,16 @@ use crate::serve::PeerCertificates;
 /// Where the subresources of a run are.
 pub const RUN_PREFIX: &str = "/apis/run.agentrun.dev/v1alpha1/namespaces/{ns}/agentruns/{name}";
 
+/// Where Kubernetes would have the objects themselves.
+pub const KEPT_ELSEWHERE: [&str; 3] =
+    [RUN_PREFIX, "/apis/run.agentrun.dev/v1alpha1/agentruns", "/apis/run.agentrun.dev/v1alpha1/namespaces/{ns}/agentruns"];
+
 /// The aggregated listener.
 pub fn router(state: AppState, front_proxy: FrontProxy) -> Router {
     Router::new()
         .merge(discovery::routes())
         .nest(RUN_PREFIX, people::run_routes())
-        .route(RUN_PREFIX, get(kept_elsewhere))
-        .route("/apis/run.agentrun.dev/v1alpha1/agentruns", get(kept_elsewhere))
-        .route("/apis/run.agentrun.dev/v1alpha1/namespaces/{ns}/agentruns", get(kept_elsewhere))
+        .merge(KEPT_ELSEWHERE.iter().fold(Router::new(), |router, path| router.route(path, get(kept_elsewhere))))
         .route("/readyz", get(ready))
         .fallback(app::no_such_route)
         .method_not_allowed_fallback(app::wrong_method)
