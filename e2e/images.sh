@@ -14,14 +14,20 @@ exec 9>"$archives/.lock"; flock 9
 
 rootfs=$(sandbox-image/toolchain.sh)
 [ "$rootfs" -ot "$inputs/toolchain.tar" ] || cp "$rootfs" "$inputs/toolchain.tar"
+# Which agents' images are built; CI's by default.
+read -ra harnesses <<< "${AGENTRUN_HARNESSES-pi}"
+for harness in "${harnesses[@]}"; do
+  layer=$(harnesses/layer.sh "$harness")
+  [ "$layer" -ot "$inputs/harness-$harness.tar" ] || cp "$layer" "$inputs/harness-$harness.tar"
+done
 cmp -s /etc/ssl/certs/ca-certificates.crt "$inputs/ca-certificates.crt" || cp /etc/ssl/certs/ca-certificates.crt "$inputs/"
 for program in operator gateway runner executor scripted-model; do
   cmp -s "$built/agentrun-$program" "$programs/agentrun-$program" || cp "$built/agentrun-$program" "$programs/"
 done
 [ "${1:-}" != inputs ] || exit 0
 
-entries=()
-image() { # name, tag or - for one derived from the content, Containerfile, files that it copies
+entries=() build_args=()
+image() { # name, tag or - for one derived from the content, Containerfile, files that it copies; `build_args` go along
   local name=$1 tag=$2 recipe=$3; shift 3
   local key reference archive digest
   key=$(sha256sum "$recipe" "$@" | cut -d' ' -f1 | sha256sum | cut -c1-12)
@@ -29,7 +35,7 @@ image() { # name, tag or - for one derived from the content, Containerfile, file
   reference=agentrun.test/$name:$tag archive=$archives/$name-$key.tar
   if [ ! -f "$archive" ]; then
     echo "building image $reference" >&2
-    buildah bud -q --isolation chroot --timestamp 0 --ignorefile .dockerignore -t "$reference" -f "$recipe" . >/dev/null
+    buildah bud -q "${build_args[@]}" --isolation chroot --timestamp 0 --ignorefile .dockerignore -t "$reference" -f "$recipe" . >/dev/null
     buildah push -q --disable-compression "$reference" "oci-archive:$archive.part:$reference"
     buildah rmi "$reference" >/dev/null
     mv "$archive.part" "$archive"
@@ -44,6 +50,10 @@ image gateway - gateway/Containerfile "$programs/agentrun-gateway" "$inputs/ca-c
 image runner - sandbox-image/runner.Containerfile "$programs/agentrun-runner" "$programs/agentrun-executor"
 image scripted-model demo e2e/scripted-model/Containerfile "$programs/agentrun-scripted-model"
 image toolchain demo sandbox-image/toolchain.Containerfile "$inputs/toolchain.tar"
+for harness in "${harnesses[@]}"; do
+  build_args=(--build-arg "HARNESS=$harness")
+  image "harness-$harness" demo harnesses/Containerfile "$inputs/toolchain.tar" "$inputs/harness-$harness.tar"
+done
 
 list=target/images.json
 { echo "{"; (IFS=,; printf '%s\n' "${entries[*]}" | sed 's/},  /},\n  /g'); echo "}"; } > $list.part

@@ -6,7 +6,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 shift
 images=$root/target/images.json
 image() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]][sys.argv[3]])' "$images" "$1" "$2"; }
-archives=(); for i in operator gateway runner scripted-model toolchain; do archives+=("$(image $i archive)"); done
+mapfile -t archives < <(python3 -c 'import json, sys; print(*(image["archive"] for image in json.load(open(sys.argv[1])).values()), sep="\n")' "$images")
 "$root/e2e/cluster/load.sh" "$name" "${archives[@]}"
 arguments=()
 for i in operator gateway runner; do

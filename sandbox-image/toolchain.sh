@@ -9,7 +9,7 @@ if [ ! -f "$rootfs" ]; then
   echo "making the toolchain image's root file system (once a machine)" >&2
   mkdir -p "$cache"
   # SOURCE_DATE_EPOCH: the same packages give the same bytes.
-  SOURCE_DATE_EPOCH=0 mmdebstrap --quiet --skip=output/dev --variant=essential --include=python3,git,bash,coreutils,diffutils,findutils,grep,sed \
+  SOURCE_DATE_EPOCH=0 mmdebstrap --quiet --skip=output/dev --variant=essential --include=python3,git,bash,libstdc++6,coreutils,diffutils,findutils,grep,sed \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
     --customize-hook='rm -rf "$1"/var/cache/* "$1"/var/lib/apt "$1"/var/log/* "$1"/etc/resolv.conf "$1"/etc/hostname' \

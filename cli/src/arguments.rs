@@ -135,6 +135,9 @@ pub struct Submit {
     /// Name of a model that the namespace's policy offers; default: the first
     #[arg(long, value_name = "NAME", help_heading = "Task")]
     pub model: Option<String>,
+    /// A command-line agent that the namespace's policy offers; default: the built-in agent
+    #[arg(long, value_name = "NAME", help_heading = "Task")]
+    pub harness: Option<String>,
     /// Image with the agent's tools
     #[arg(long, value_name = "IMAGE", help_heading = "Task")]
     pub image: Option<String>,

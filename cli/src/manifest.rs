@@ -79,8 +79,10 @@ pub fn build(submit: &Submit, namespace: Option<&str>) -> Result<Manifest, Failu
             spec.insert(name.into(), json!(value));
         }
     }
-    if let Some(image) = &submit.image {
-        entry(spec, "agent")?.insert("image".into(), json!(image));
+    for (name, value) in [("harness", &submit.harness), ("image", &submit.image)] {
+        if let Some(value) = value {
+            entry(spec, "agent")?.insert(name.into(), json!(value));
+        }
     }
     limits(spec, submit)?;
     if !spec.contains_key("instruction") {
@@ -289,6 +291,8 @@ mod tests {
             "a.py",
             "--model",
             "m",
+            "--harness",
+            "pi",
             "--image",
             "i",
             "--max-steps",
@@ -312,7 +316,7 @@ mod tests {
                     "instruction": "fix\nit",
                     "source": { "inline": { "files": [{ "path": "a.py", "content": "print()\n" }] } },
                     "checks": [{ "name": "check-1", "argv": ["python3", "-m", "unittest"] }],
-                    "allowedPaths": ["a.py"], "model": "m", "agent": { "image": "i" }, "submittedFor": "alice",
+                    "allowedPaths": ["a.py"], "model": "m", "agent": { "harness": "pi", "image": "i" }, "submittedFor": "alice",
                     "limits": { "maxSteps": 5, "wallTime": "30m", "budget": { "requests": 7, "cost": "0.50" } },
                 },
             })

@@ -32,6 +32,9 @@ pub struct AgentPolicySpec {
     pub images: Vec<String>,
     /// Image of a run that names none; need not be repeated in `images`.
     pub default_image: Option<String>,
+    /// AgentTemplates a run may name as its harness; their images need not be in `images`. Empty: only the built-in agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub harnesses: Vec<String>,
     /// Checks a run may ask for, by argv; a last element `*` admits any further arguments. Unset: any argv.
     pub checks: Option<Vec<Vec<String>>>,
     /// Checks that every run must pass besides its own.

@@ -164,12 +164,16 @@ pub struct Check {
     pub argv: Vec<String>,
 }
 
-/// The agent's image.
+/// Who does the work, and with which tools.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Agent {
     /// Image with the tools that the agent needs; must match the policy's `images`. Unset: the policy's `defaultImage`.
     pub image: Option<String>,
+    /// Name of an AgentTemplate that the policy lists in `harnesses`: a command-line agent that works in the sandbox. Unset: the
+    /// built-in agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness: Option<String>,
 }
 
 /// Bounds of one run. A policy may lower them, or raise the ceilings up to those of this schema.

@@ -8,6 +8,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_run::Check;
+use crate::agent_template::AgentTemplateSpec;
 use crate::approval_rules::ApprovalRule;
 use crate::budget::{Budget, Limit};
 
@@ -127,6 +128,9 @@ pub struct Resolved {
     pub policy_sha256: String,
     pub model: ResolvedModel,
     pub image: String,
+    /// Absent: the built-in agent works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness: Option<ResolvedHarness>,
     pub max_steps: i64,
     pub wall_time_seconds: i64,
     pub startup_deadline_seconds: i64,
@@ -144,6 +148,15 @@ pub struct Resolved {
     pub cpu: String,
     pub memory: String,
     pub workspace: String,
+}
+
+/// The template that the run named, as it was.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedHarness {
+    pub name: String,
+    /// Its spec, without the image.
+    pub template: AgentTemplateSpec,
 }
 
 /// The rules of policy and run, as `approval_rules::judge` takes them.

@@ -5,6 +5,7 @@ pub mod agent_policy;
 pub mod agent_run;
 pub mod agent_run_record;
 pub mod agent_run_status;
+pub mod agent_template;
 pub mod approval_rules;
 pub mod budget;
 pub mod conditions;
@@ -19,6 +20,7 @@ pub use agent_policy::{AgentPolicy, AgentPolicySpec};
 pub use agent_run::{AgentRun, AgentRunSpec};
 pub use agent_run_record::{AgentRunRecord, AgentRunRecordSpec};
 pub use agent_run_status::AgentRunStatus;
+pub use agent_template::{AgentTemplate, AgentTemplateSpec};
 pub use model_provider::{ModelProvider, ModelProviderSpec};
 pub use schema::all;
 

@@ -58,6 +58,7 @@ fn every_field_of_a_spec_is_in_its_table_and_nothing_else() {
         ("AgentRun", "agentrun.md", Some("## spec")),
         ("AgentPolicy", "agentpolicy.md", None),
         ("ModelProvider", "modelprovider.md", None),
+        ("AgentTemplate", "agenttemplate.md", None),
         ("AgentRunRecord", "agentrunrecord.md", None),
     ] {
         let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());

@@ -10,8 +10,9 @@ use kube::core::cel::{CompiledSchema, Validator, compile_schema};
 use loader::{Row, Table, without};
 use serde_json::Value;
 
-const TABLES: [(&str, &str); 4] = [
+const TABLES: [(&str, &str); 5] = [
     ("ModelProvider", include_str!("tables/model_provider.yaml")),
+    ("AgentTemplate", include_str!("tables/agent_template.yaml")),
     ("AgentPolicy", include_str!("tables/agent_policy.yaml")),
     ("AgentRunRecord", include_str!("tables/agent_run_record.yaml")),
     ("AgentRun", include_str!("tables/agent_run.yaml")),
@@ -193,6 +194,7 @@ fn good_objects_survive_the_types() {
                 "AgentRun" => round_trip::<agentrun_crds::AgentRun>(&object),
                 "AgentRunRecord" => round_trip::<agentrun_crds::AgentRunRecord>(&object),
                 "AgentPolicy" => round_trip::<agentrun_crds::AgentPolicy>(&object),
+                "AgentTemplate" => round_trip::<agentrun_crds::AgentTemplate>(&object),
                 _ => round_trip::<agentrun_crds::ModelProvider>(&object),
             };
             let broken = kind.judge(&written, Some(&written));

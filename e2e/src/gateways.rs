@@ -280,6 +280,7 @@ fn resolved(budget: Limit) -> Resolved {
             input_micros_per_million: None,
             output_micros_per_million: None,
         },
+        harness: None,
         image: "none".into(),
         max_steps: 12,
         budget,

@@ -16,6 +16,7 @@ mod stories {
     mod gateway_away;
     mod gateway_killed;
     mod happy_path;
+    mod harnesses;
     mod hostile_network;
     mod never_starts;
     mod operator_killed;

@@ -1,7 +1,7 @@
 //! The gateway's one error type towards clients: `{"error": {"code", "message", "field"?, "type"?}}`. The client's message
 //! never carries a secret, a provider's identity or an inner error's text; what went wrong inside goes to the log.
 
-use agentrun_protocol::error::{ErrorBody, ErrorDetail};
+use agentrun_protocol::error::{ERROR_HEADER, ErrorBody, ErrorDetail};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -110,6 +110,7 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(&body)).into_response();
         // For the aggregated listener, which says the same in Kubernetes' words.
         response.extensions_mut().insert(body);
+        response.headers_mut().insert(HeaderName::from_static(ERROR_HEADER), HeaderValue::from_static(self.code));
         for (name, value) in self.headers {
             response.headers_mut().append(name, value);
         }

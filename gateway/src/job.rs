@@ -43,6 +43,7 @@ fn job_of(run: &AgentRun, now: i64) -> Result<Job, ApiError> {
         checks: resolved.checks.iter().map(|check| JobCheck { name: check.name.clone(), argv: check.argv.clone() }).collect(),
         model: resolved.model.name.clone(),
         max_steps: resolved.max_steps,
+        harness: resolved.harness.clone(),
         deadline: status.deadline(now).ok_or_else(unresolved)?,
     })
 }

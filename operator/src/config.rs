@@ -16,7 +16,7 @@
 //! | cluster | `events.k8s.io` `events` | create patch | outcomes |
 //! | cluster | `apiservices` | create; get patch delete on the one | the gateway's API, while a gateway is ready |
 //! | cluster | `clusterroles` named `agentrun-operator` | get | what takes the registration along when the release goes |
-//! | own namespace | `modelproviders` | get list watch | acceptance |
+//! | own namespace | `modelproviders`, `agenttemplates` | get list watch | acceptance |
 //! | own namespace | `endpointslices` | list | whether a gateway is ready |
 //! | own namespace | `services` | get | the gateway's address and Pods |
 //! | own namespace | `secrets` named `agentrun-ca`, `agentrun-gateway-tls`, `agentrun-token-keys` | get update | certificates and keys (create comes from the cluster's rule) |

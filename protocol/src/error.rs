@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Header of every refusal: the code again, for whoever does not read the body, which on model routes is in the dialect's form.
+pub const ERROR_HEADER: &str = "x-agentrun-error";
+
 /// A refusal.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct ErrorBody {

@@ -1,5 +1,6 @@
 //! The job: what the runner is told to do, built by the gateway from the run's spec and `status.resolved`.
 
+use agentrun_crds::agent_run_status::ResolvedHarness;
 use serde::{Deserialize, Serialize};
 
 /// Everything the runner needs besides its tokens.
@@ -23,6 +24,9 @@ pub struct Job {
     /// The model name to put in requests.
     pub model: String,
     pub max_steps: i64,
+    /// The command-line agent that works. Absent: the built-in one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness: Option<ResolvedHarness>,
     /// Unix seconds; the runner ends itself a little before, the operator enforces it.
     pub deadline: i64,
 }

@@ -17,6 +17,7 @@ pub fn shape(policy: &mut Node<'_>) {
     spec.at("images").list_set(0, 64);
     grammar::image(&mut spec.at("images[]"), true);
     grammar::image(&mut spec.at("defaultImage"), false);
+    grammar::object_name(&mut spec.at("harnesses").list_set(0, 32).each());
     spec.at("checks").list(0, 32);
     grammar::argv(&mut spec.at("checks[]"), 512);
     grammar::checks(&mut spec.at("requiredChecks"));

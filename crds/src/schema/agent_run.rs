@@ -22,6 +22,7 @@ fn spec(spec: &mut Node<'_>) {
     grammar::allowed_path(&mut allowed.each());
     grammar::checks(&mut spec.at("checks"));
     grammar::image(&mut spec.at("agent.image"), false);
+    grammar::object_name(&mut spec.at("agent.harness"));
     grammar::word(&mut spec.at("model"), 128);
     spec.at("limits.maxSteps").range(1, 2_000);
     grammar::duration(&mut spec.at("limits.wallTime"), 24);

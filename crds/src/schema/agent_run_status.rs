@@ -81,6 +81,8 @@ fn resolved_bounds(resolved: &mut Node<'_>) {
     for seconds in ["approvals.timeoutSeconds", "approvals.maxPauseSeconds"] {
         resolved.at(seconds).range(0, 1_000_000_000);
     }
+    resolved.at("harness.name").chars(1, 253);
+    super::agent_template::bounds(&mut resolved.at("harness.template"));
     resolved.at("checks").list(0, 16);
     resolved.at("checks[].name").chars(1, 63);
     resolved.at("checks[].argv").list(1, 32).each().chars(0, 2_048);

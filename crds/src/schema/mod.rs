@@ -6,6 +6,7 @@ mod agent_policy;
 mod agent_run;
 mod agent_run_record;
 mod agent_run_status;
+mod agent_template;
 mod budget;
 mod grammar;
 mod model_provider;
@@ -20,6 +21,7 @@ use self::node::Node;
 pub fn all() -> Vec<CustomResourceDefinition> {
     vec![
         shaped::<crate::ModelProvider>(model_provider::shape),
+        shaped::<crate::AgentTemplate>(agent_template::shape),
         shaped::<crate::AgentPolicy>(agent_policy::shape),
         shaped::<crate::AgentRunRecord>(agent_run_record::shape),
         shaped::<crate::AgentRun>(agent_run::shape),

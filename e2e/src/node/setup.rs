@@ -1,12 +1,14 @@
 //! What the platform team sets up before a run: a provider with a key of its own, and a policy that offers its models.
 
+use std::path::Path;
+
 use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, ApprovalPolicy, OfferedModel, PolicyLimits, SandboxPolicy};
 use agentrun_crds::model_provider::{
     Caps, Dialect, ModelProvider, ModelProviderSpec, NamespaceSelector, PlainHttp, Price, ProvidedModel, SecretKeyRef, Timeouts,
 };
-use agentrun_crds::names;
+use agentrun_crds::{AgentTemplate, names};
 use agentrun_scripted_model::{Script, Turn};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::node::v1::{RuntimeClass, Scheduling};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -25,6 +27,9 @@ pub struct Offer {
     pub sandbox: SandboxPolicy,
     pub approvals: ApprovalPolicy,
     pub images: Vec<String>,
+    pub harnesses: Vec<String>,
+    /// Of the provider.
+    pub dialect: Dialect,
     pub default_image: Option<String>,
     pub timeouts: Timeouts,
 }
@@ -38,6 +43,8 @@ impl Offer {
             sandbox: SandboxPolicy::default(),
             approvals: ApprovalPolicy::default(),
             images: Vec::new(),
+            harnesses: Vec::new(),
+            dialect: Dialect::OpenAIChat,
             default_image: None,
             timeouts: Timeouts::default(),
         }
@@ -70,6 +77,32 @@ impl Story {
         Ok(self.namespace.clone())
     }
 
+    /// Whether the image of this agent was built.
+    pub fn has_harness(&self, name: &str) -> bool {
+        self.node.image(&format!("harness-{name}")).is_ok()
+    }
+
+    /// The same as `offer` for an agent of `harnesses/`: its template gets the story's name, its provider speaks its dialect.
+    pub async fn offer_harness(&self, mut offer: Offer, name: &str) -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../harnesses/{name}/template.yaml"));
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let mut template: AgentTemplate = serde_yaml::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+        template.metadata = self.metadata(&self.namespace);
+        template.spec.image = Some(self.node.image(&format!("harness-{name}"))?.image.clone());
+        offer.harnesses.push(self.namespace.clone());
+        offer.dialect = template.spec.dialect;
+        Api::<AgentTemplate>::namespaced(self.node.client.clone(), SYSTEM).create(&PostParams::default(), &template).await?;
+        self.offer(offer).await
+    }
+
+    fn metadata(&self, name: &str) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name.into()),
+            labels: Some([(STORY_LABEL.to_owned(), self.namespace.clone())].into()),
+            ..ObjectMeta::default()
+        }
+    }
+
     /// Register the scripts; create Secret, ModelProvider and AgentPolicy.
     pub async fn offer(&self, offer: Offer) -> Result<()> {
         let client = &self.node.client;
@@ -85,13 +118,8 @@ impl Story {
             });
             offered.push(OfferedModel { name, provider: self.namespace.clone(), model: upstream });
         }
-        let metadata = |name: &str| ObjectMeta {
-            name: Some(name.into()),
-            labels: Some([(STORY_LABEL.to_owned(), self.namespace.clone())].into()),
-            ..ObjectMeta::default()
-        };
         let secret = Secret {
-            metadata: metadata(&self.namespace),
+            metadata: self.metadata(&self.namespace),
             string_data: Some([("api-key".to_owned(), self.key.clone())].into()),
             ..Secret::default()
         };
@@ -99,7 +127,7 @@ impl Story {
         let mut provider = ModelProvider::new(
             &self.namespace,
             ModelProviderSpec {
-                dialect: Dialect::OpenAIChat,
+                dialect: offer.dialect,
                 url: model::URL.into(),
                 plain_http: PlainHttp::Allowed,
                 ca_bundle: None,
@@ -110,7 +138,7 @@ impl Story {
                 caps: Caps::default(),
             },
         );
-        provider.metadata = metadata(&self.namespace);
+        provider.metadata = self.metadata(&self.namespace);
         Api::<ModelProvider>::namespaced(client.clone(), SYSTEM).create(&PostParams::default(), &provider).await?;
         let policy = AgentPolicy::new(
             names::POLICY,
@@ -118,6 +146,7 @@ impl Story {
                 models: offered,
                 images: offer.images,
                 default_image: offer.default_image.or(Some(toolchain)),
+                harnesses: offer.harnesses,
                 checks: None,
                 required_checks: Vec::new(),
                 limits: offer.limits,

@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, Check, Limits, Source};
 use agentrun_crds::agent_run_status::Phase;
 use agentrun_crds::conditions::types::COMPLETE;
-use agentrun_crds::{ModelProvider, names};
+use agentrun_crds::{AgentTemplate, ModelProvider, names};
 use anyhow::{Context, Result, bail, ensure};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
@@ -210,6 +210,7 @@ impl Story {
         let ours = ListParams::default().labels(&format!("{STORY_LABEL}={}", self.namespace));
         let client = || self.node.client.clone();
         Api::<ModelProvider>::namespaced(client(), SYSTEM).delete_collection(&DeleteParams::default(), &ours).await?;
+        Api::<AgentTemplate>::namespaced(client(), SYSTEM).delete_collection(&DeleteParams::default(), &ours).await?;
         Api::<Secret>::namespaced(client(), SYSTEM).delete_collection(&DeleteParams::default(), &ours).await?;
         Api::<RuntimeClass>::all(client()).delete_collection(&DeleteParams::default(), &ours).await?;
         Api::<Namespace>::all(client()).delete(&self.namespace, &DeleteParams::default()).await?;

@@ -13,6 +13,7 @@ use super::raw::{Answer, Raw};
 const RUN: &str = include_str!("../../../crds/tests/tables/agent_run.yaml");
 const POLICY: &str = include_str!("../../../crds/tests/tables/agent_policy.yaml");
 const RECORD: &str = include_str!("../../../crds/tests/tables/agent_run_record.yaml");
+const TEMPLATE: &str = include_str!("../../../crds/tests/tables/agent_template.yaml");
 const PROVIDER: &str = include_str!("../../../crds/tests/tables/model_provider.yaml");
 
 /// A refusal must be short enough to read: it does not repeat a megabyte back.
@@ -95,6 +96,11 @@ async fn agent_policies_are_accepted_and_refused_as_told() {
 #[tokio::test]
 async fn model_providers_are_accepted_and_refused_as_told() {
     creations("modelproviders", PROVIDER).await;
+}
+
+#[tokio::test]
+async fn agent_templates_are_accepted_and_refused_as_told() {
+    creations("agenttemplates", TEMPLATE).await;
 }
 
 #[tokio::test]

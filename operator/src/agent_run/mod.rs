@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod expired_records;
 pub mod filled;
+pub mod harness;
 pub mod merge;
 pub mod objects;
 pub mod observe;

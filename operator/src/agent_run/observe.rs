@@ -2,7 +2,7 @@
 
 use agentrun_crds::agent_run_record::AgentRunRecordSpec;
 use agentrun_crds::agent_run_status::Phase;
-use agentrun_crds::{AgentPolicy, AgentRun, AgentRunRecord, ModelProvider, names};
+use agentrun_crds::{AgentPolicy, AgentRun, AgentRunRecord, AgentTemplate, ModelProvider, names};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
@@ -87,9 +87,15 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         Some(Ok(offered)) => provider(ctx, &offered.provider).await?,
         _ => None,
     };
+    let template = match run.spec.agent.harness.as_ref().filter(|_| !accepted) {
+        Some(name) => template(ctx, name).await?,
+        None => None,
+    };
     let namespace = namespace.unwrap_or_default();
-    let accepted =
-        accepted || policy.as_ref().is_some_and(|policy| resolve::resolve(&run.spec, policy, provider.as_ref(), &namespace).is_ok());
+    let accepted = accepted
+        || policy
+            .as_ref()
+            .is_some_and(|policy| resolve::resolve(&run.spec, policy, provider.as_ref(), template.as_ref(), &namespace).is_ok());
     // Only a run that could start has to know the others, and from then on nobody else of the namespace may start.
     let (turn, peers) = if accepted && policy.is_some() && platform.is_some() && !run.spec.cancel && !awaits_source(run) {
         let turn = ctx.starts.turn(&owner.namespace).await;
@@ -99,7 +105,7 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         (None, None)
     };
     let ticket = Ticket::random().map_err(|_| Error::Random)?;
-    let facts = Waiting { policy, provider, record, namespace, platform, peers, ticket };
+    let facts = Waiting { policy, provider, template, record, namespace, platform, peers, ticket };
     Ok(Observed { facts: Facts::Waiting(Box::new(facts)), turn })
 }
 
@@ -107,6 +113,12 @@ async fn provider(ctx: &Context, name: &str) -> Result<Option<agentrun_crds::Mod
     let providers: Api<DeserializeGuard<ModelProvider>> = Api::namespaced(ctx.client.clone(), &ctx.settings.namespace);
     let found = providers.get_opt(name).await.map_err(Error::api("read the ModelProvider"))?;
     Ok(found.and_then(|guarded| guarded.0.ok()).map(|provider| provider.spec))
+}
+
+async fn template(ctx: &Context, name: &str) -> Result<Option<agentrun_crds::AgentTemplateSpec>, Error> {
+    let templates: Api<DeserializeGuard<AgentTemplate>> = Api::namespaced(ctx.client.clone(), &ctx.settings.namespace);
+    let found = templates.get_opt(name).await.map_err(Error::api("read the AgentTemplate"))?;
+    Ok(found.and_then(|guarded| guarded.0.ok()).map(|template| template.spec))
 }
 
 async fn record(ctx: &Context, owner: &Owner) -> Result<Option<AgentRunRecordSpec>, Error> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use agentrun_crds::AgentTemplateSpec;
 use agentrun_crds::agent_policy::{AgentPolicySpec, OfferedModel};
 use agentrun_crds::agent_run::{AgentRunSpec, BudgetSpec, Check};
 use agentrun_crds::agent_run_status::{Resolved, ResolvedModel};
@@ -12,8 +13,8 @@ use agentrun_crds::model_provider::{ModelProviderSpec, ProvidedModel};
 use agentrun_crds::quantity;
 use sha2::{Digest, Sha256};
 
-use super::approvals;
 use super::spec::{self, Refusal, show};
+use super::{approvals, harness};
 
 /// Runs of a namespace that may be active at once, where the policy says nothing.
 pub const DEFAULT_CONCURRENT_RUNS: i64 = 4;
@@ -55,11 +56,12 @@ pub fn resolve(
     spec: &AgentRunSpec,
     policy: &AgentPolicySpec,
     provider: Option<&ModelProviderSpec>,
+    template: Option<&AgentTemplateSpec>,
     namespace: &BTreeMap<String, String>,
 ) -> Result<Resolved, NotAccepted> {
     spec::check(spec)?;
     let offered = offered(spec, policy)?;
-    let image = image(spec, policy)?;
+    harness::offered(spec, policy)?;
     let checks = checks(spec, policy)?;
     let max_steps = steps(spec, policy)?;
     let wall_time_seconds = wall_time(spec, policy)?;
@@ -77,10 +79,13 @@ pub fn resolve(
         ))
     })?;
     let model = model(offered, provider, namespace, budget.cost_micros.is_some())?;
+    let harness = harness::resolve(spec, template, provider.dialect, approvals.as_ref())?;
+    let image = image(spec, policy, template)?;
     Ok(Resolved {
         policy_sha256: policy_sha256(policy),
         model,
         image,
+        harness,
         max_steps,
         wall_time_seconds,
         startup_deadline_seconds,
@@ -96,7 +101,7 @@ pub fn resolve(
     })
 }
 
-fn denied(field: &str, wrong: impl std::fmt::Display, allowed: impl std::fmt::Display) -> Refusal {
+pub(super) fn denied(field: &str, wrong: impl std::fmt::Display, allowed: impl std::fmt::Display) -> Refusal {
     Refusal::new(Reason::PolicyDenied, field, wrong, allowed)
 }
 
@@ -163,8 +168,13 @@ fn model(
     })
 }
 
-fn image(spec: &AgentRunSpec, policy: &AgentPolicySpec) -> Result<String, Refusal> {
+/// The run's own, else the template's, else the policy's.
+fn image(spec: &AgentRunSpec, policy: &AgentPolicySpec, template: Option<&AgentTemplateSpec>) -> Result<String, Refusal> {
     let Some(image) = &spec.agent.image else {
+        if let Some(image) = template.and_then(|template| template.image.as_ref()) {
+            spec::image_reference("AgentTemplate: spec.image", image)?;
+            return Ok(image.clone());
+        }
         let default = policy.default_image.clone().ok_or_else(|| {
             denied(
                 "spec.agent.image",

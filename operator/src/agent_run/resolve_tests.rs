@@ -7,6 +7,7 @@ struct Given {
     spec: Value,
     policy: Value,
     provider: Option<Value>,
+    template: Option<Value>,
     labels: Value,
 }
 
@@ -25,6 +26,7 @@ fn given() -> Given {
             "allowedNamespaces": {"matchLabels": {"agents": "yes"}},
             "models": [{"name": "llama", "pricePerMillion": {"input": "0.59", "output": "0.79"}}],
         })),
+        template: None,
         labels: json!({"agents": "yes"}),
     }
 }
@@ -33,10 +35,12 @@ fn run(change: impl FnOnce(&mut Given)) -> Result<Resolved, NotAccepted> {
     let mut given = given();
     change(&mut given);
     let provider = given.provider.map(|value| serde_json::from_value(value).unwrap());
+    let template = given.template.map(|value| serde_json::from_value(value).unwrap());
     resolve(
         &serde_json::from_value(given.spec).unwrap(),
         &serde_json::from_value(given.policy).unwrap(),
         provider.as_ref(),
+        template.as_ref(),
         &serde_json::from_value(given.labels).unwrap(),
     )
 }

@@ -80,6 +80,10 @@ pub fn check(spec: &AgentRunSpec) -> Result<(), Refusal> {
     if let Some(image) = &spec.agent.image {
         image_reference("spec.agent.image", image)?;
     }
+    if let Some(name) = spec.agent.harness.as_deref().filter(|name| !is_object_name(name)) {
+        let allowed = "the name of an AgentTemplate that the policy lists in harnesses";
+        return Err(Refusal::spec("spec.agent.harness", format!("{} is no name", show(name)), allowed));
+    }
     if let Some(steps) = spec.limits.max_steps {
         at_least("spec.limits.maxSteps", steps, 1)?;
     }
@@ -206,6 +210,10 @@ pub fn checks(field: &str, checks: &[Check]) -> Result<(), Refusal> {
 fn is_dns_label(text: &str) -> bool {
     let middle = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&text.len()) && text.bytes().all(middle) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn is_object_name(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_label)
 }
 
 /// Judge an image reference, no more than that it is one word.

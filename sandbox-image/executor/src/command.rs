@@ -17,7 +17,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{DumpableBehavior, Pid, PidfdFlags, WaitStatus},
+    process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitStatus},
 };
 
 use crate::descendants::{Processes, exit_code, reap};
@@ -30,14 +30,14 @@ const SWEEP_LIMIT: Duration = Duration::from_secs(10);
 const PROCESSES: u64 = 1024;
 
 /// Run `argv` in the current directory and environment.
-pub fn run(argv: &[OsString]) -> ExitCode {
-    match supervise(argv) {
+pub fn run(argv: &[OsString], grace: Duration) -> ExitCode {
+    match supervise(argv, grace) {
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::from(255),
     }
 }
 
-fn supervise(argv: &[OsString]) -> io::Result<u8> {
+fn supervise(argv: &[OsString], grace: Duration) -> io::Result<u8> {
     let me = rustix::process::getpid();
     // Adopt orphans, be out of the reach of the command's ptrace, and of signals to its group.
     rustix::process::set_child_subreaper(Some(me))?;
@@ -57,7 +57,12 @@ fn supervise(argv: &[OsString]) -> io::Result<u8> {
     let pid = Pid::from_child(&child);
     writeln!(control, "started")?;
 
-    let mut status = await_end(&control, pid);
+    let mut status = await_end(Some(&control), pid, None);
+    if status.is_none() && !grace.is_zero() {
+        // To the group, which the command leads: most programs tell their children themselves.
+        let _ = rustix::process::kill_process_group(pid, Signal::TERM);
+        status = await_end(None, pid, Some(Instant::now() + grace));
+    }
     sweep(me, |ended, how| {
         if ended == pid {
             status = Some(how);
@@ -84,8 +89,8 @@ fn shifted(map: &str) -> bool {
     map.lines().count() > 0 && ranges.all(|range| range.len() == 3 && range[0] != range[1])
 }
 
-/// Wait until the command has ended or the executor wants it to. Nothing is returned in the latter case.
-fn await_end(control: &UnixStream, pid: Pid) -> Option<WaitStatus> {
+/// Wait until the command has ended, or the executor wants it to, or it is time. Nothing is returned in the latter cases.
+fn await_end(control: Option<&UnixStream>, pid: Pid, until: Option<Instant>) -> Option<WaitStatus> {
     // Without pidfds (older kernels, some sandboxes) the tick alone notices the end, a little later.
     let pidfd: Option<OwnedFd> = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
     let tick = if pidfd.is_some() { TICK } else { TICK / 25 };
@@ -100,11 +105,14 @@ fn await_end(control: &UnixStream, pid: Pid) -> Option<WaitStatus> {
         if status.is_some() {
             return status;
         }
-        let mut watched = vec![PollFd::new(control, PollFlags::IN)];
-        watched.extend(pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return None;
+        }
+        let mut watched: Vec<PollFd<'_>> = pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)).into_iter().collect();
+        watched.extend(control.map(|control| PollFd::new(control, PollFlags::IN)));
         let _ = poll(&mut watched, Some(&tick));
         // The executor never writes, so anything to read is its end.
-        if !watched[0].revents().is_empty() {
+        if control.is_some() && watched.last().is_some_and(|control| !control.revents().is_empty()) {
             return None;
         }
     }

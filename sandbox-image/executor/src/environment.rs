@@ -20,14 +20,14 @@ const TOOLCHAIN: &[&str] = &[
     "VIRTUAL_ENV",
 ];
 
-/// The variables that every command gets. `root` is the workspace's absolute path.
-pub fn base(root: &Path, of_container: impl Fn(&str) -> Option<OsString>) -> BTreeMap<OsString, OsString> {
+/// The variables that every command gets. `root` is the workspace's absolute path, `home` the home directory if there is one.
+pub fn base(root: &Path, home: Option<&Path>, of_container: impl Fn(&str) -> Option<OsString>) -> BTreeMap<OsString, OsString> {
     let mut variables: BTreeMap<OsString, OsString> = BTreeMap::new();
     let mut set = |name: &str, value: OsString| {
         variables.insert(name.into(), value);
     };
     set("PATH", of_container("PATH").unwrap_or_else(|| DEFAULT_PATH.into()));
-    set("HOME", "/tmp".into());
+    set("HOME", home.map_or_else(|| "/tmp".into(), |home| home.as_os_str().to_owned()));
     set("TMPDIR", "/tmp".into());
     set("LANG", "C.UTF-8".into());
     // Compiled copies beside the sources would be changed files, and stale ones when a file is edited twice in a second.
@@ -58,12 +58,14 @@ mod tests {
             "KUBERNETES_SERVICE_HOST" | "HOSTNAME" | "LD_PRELOAD" => Some("x".into()),
             _ => None,
         };
-        let variables = base(Path::new("/workspace"), container);
+        let variables = base(Path::new("/workspace"), Some(Path::new("/home/agent")), container);
         assert_eq!(variables[&OsString::from("PATH")], "/opt/bin");
+        assert_eq!(variables[&OsString::from("HOME")], "/home/agent");
         assert_eq!(variables[&OsString::from("JAVA_HOME")], "/opt/java");
         for absent in ["KUBERNETES_SERVICE_HOST", "HOSTNAME", "LD_PRELOAD"] {
             assert!(!variables.contains_key(&OsString::from(absent)));
         }
-        assert_eq!(base(Path::new("/w"), |_| None)[&OsString::from("PATH")], DEFAULT_PATH);
+        let bare = base(Path::new("/w"), None, |_| None);
+        assert_eq!((&bare[&OsString::from("PATH")], &bare[&OsString::from("HOME")]), (&DEFAULT_PATH.into(), &"/tmp".into()));
     }
 }

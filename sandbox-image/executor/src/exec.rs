@@ -41,6 +41,8 @@ const REAPER_PATIENCE: Duration = Duration::from_secs(12);
 const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
 /// So often a stopped subreaper is woken.
 const NUDGE: Duration = Duration::from_secs(1);
+/// Longest time that a command may have to end by itself.
+const MAX_GRACE: Duration = Duration::from_secs(10);
 const DEFAULT_OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How the subreaper's report ended.
@@ -55,6 +57,7 @@ enum End {
 pub async fn start(executor: &Executor, request: Arc<Request>, start: ExecStart) -> Result<ExecExit, Failure> {
     check(&start)?;
     let began = Instant::now();
+    let grace = Duration::from_millis(start.grace_ms).min(MAX_GRACE);
     let directory = executor.workspace.directory(&start.cwd)?;
     let (control, theirs) = UnixStream::pair().and_then(|(ours, theirs)| Ok((ours, theirs.into_std()?))).map_err(internal)?;
     theirs.set_nonblocking(false).map_err(internal)?;
@@ -63,7 +66,7 @@ pub async fn start(executor: &Executor, request: Arc<Request>, start: ExecStart)
         .spawn(|| {
             Command::new(&executor.program)
                 .arg0("agentrun-executor")
-                .args(["command", "--"])
+                .args(["command", "--grace", &grace.as_millis().to_string(), "--"])
                 .args(&start.argv)
                 .env_clear()
                 .envs(&executor.environment)
@@ -86,7 +89,7 @@ pub async fn start(executor: &Executor, request: Arc<Request>, start: ExecStart)
     let stdout = child.stdout.take().map(|pipe| tokio::spawn(output.clone().pump(Stream::Stdout, pipe, ended.clone())));
     let stderr = child.stderr.take().map(|pipe| tokio::spawn(output.clone().pump(Stream::Stderr, pipe, ended.clone())));
 
-    let (end, timed_out) = follow(control, pid, &request.cancel, start.timeout_ms).await;
+    let (end, timed_out) = follow(control, pid, &request.cancel, start.timeout_ms, grace).await;
     let status = wait(&mut child).await;
     executor.strays.forget(pid);
     executor.strays.sweep().await;
@@ -112,7 +115,7 @@ pub async fn start(executor: &Executor, request: Arc<Request>, start: ExecStart)
 }
 
 /// Read the subreaper's report; close the connection, which ends the command, on cancel and when its time is up.
-async fn follow(control: UnixStream, subreaper: Option<Pid>, cancel: &CancellationToken, timeout_ms: u64) -> (End, bool) {
+async fn follow(control: UnixStream, subreaper: Option<Pid>, cancel: &CancellationToken, timeout_ms: u64, grace: Duration) -> (End, bool) {
     let (reader, writer) = control.into_split();
     let mut writer = Some(writer);
     let mut lines = BufReader::new(reader).lines();
@@ -143,11 +146,11 @@ async fn follow(control: UnixStream, subreaper: Option<Pid>, cancel: &Cancellati
             () = sleep_until(deadline), if writer.is_some() => {
                 timed_out = true;
                 writer = None;
-                give_up = tokio::time::Instant::now() + REAPER_PATIENCE;
+                give_up = tokio::time::Instant::now() + grace + REAPER_PATIENCE;
             }
             () = cancel.cancelled(), if writer.is_some() => {
                 writer = None;
-                give_up = tokio::time::Instant::now() + REAPER_PATIENCE;
+                give_up = tokio::time::Instant::now() + grace + REAPER_PATIENCE;
             }
             () = sleep_until(give_up), if writer.is_none() => return (End::Silent, timed_out),
         }

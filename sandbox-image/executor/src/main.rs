@@ -21,7 +21,7 @@ mod strays;
 mod walk;
 mod workspace;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -44,10 +44,16 @@ enum Action {
         /// The workspace.
         #[arg(long)]
         root: PathBuf,
+        /// The home directory of commands, which may be written to by request. Default: /tmp, and it may not.
+        #[arg(long)]
+        home: Option<PathBuf>,
     },
     /// Run one command and leave none of its descendants behind. Started by `serve`, not by people.
     #[command(hide = true)]
     Command {
+        /// Milliseconds between SIGTERM and SIGKILL when it is ended from outside.
+        #[arg(long, default_value_t = 0)]
+        grace: u64,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         argv: Vec<OsString>,
     },
@@ -55,9 +61,9 @@ enum Action {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().action {
-        Action::Command { argv } => return command::run(&argv),
+        Action::Command { grace, argv } => return command::run(&argv, Duration::from_millis(grace)),
         Action::Install { destination } => install::install(&destination),
-        Action::Serve { socket, root } => serve::run(&socket, &root),
+        Action::Serve { socket, root, home } => serve::run(&socket, &root, home.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

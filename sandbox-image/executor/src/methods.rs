@@ -35,6 +35,8 @@ const MAX_FILE_OPERATIONS: usize = 8;
 /// What all requests share.
 pub struct Executor {
     pub workspace: Arc<Workspace>,
+    /// Where commands are at home, if it may be written to by request.
+    home: Option<Arc<Workspace>>,
     /// This program, for the subreaper of a command.
     pub program: PathBuf,
     pub environment: BTreeMap<OsString, OsString>,
@@ -44,9 +46,10 @@ pub struct Executor {
 }
 
 impl Executor {
-    pub fn new(workspace: Workspace, environment: BTreeMap<OsString, OsString>) -> Self {
+    pub fn new(workspace: Workspace, home: Option<Workspace>, environment: BTreeMap<OsString, OsString>) -> Self {
         Executor {
             workspace: Arc::new(workspace),
+            home: home.map(Arc::new),
             program: "/proc/self/exe".into(),
             environment,
             strays: Strays::default(),
@@ -69,7 +72,15 @@ impl Executor {
                 exec::start(self, request.clone(), start).await.map(|exit| exit.encode_to_vec())
             }
             method::FS_READ => self.blocking(request, payload, |w, r, m: FsRead| fs_read::read(w, r, &m)).await,
-            method::FS_WRITE => self.blocking(request, payload, |w, r, m: FsWrite| fs_write::write(w, r, &m)).await,
+            method::FS_WRITE => {
+                let home = self.home.clone();
+                let write = move |workspace: &Workspace, request: &Request, write: FsWrite| match (write.home, &home) {
+                    (false, _) => fs_write::write(workspace, request, &write),
+                    (true, Some(home)) => fs_write::write(home, request, &write),
+                    (true, None) => Err(Failure::new(INVALID, "home: this executor was given no home directory")),
+                };
+                self.blocking(request, payload, write).await
+            }
             method::FS_EDIT => self.blocking(request, payload, |w, _, m: FsEdit| fs_edit::edit(w, &m)).await,
             method::FS_LIST => self.blocking(request, payload, |w, r, m: FsList| fs_list::list(w, r, &m)).await,
             method::FS_SEARCH => self.blocking(request, payload, |w, r, m: FsSearch| fs_search::search(w, r, &m)).await,

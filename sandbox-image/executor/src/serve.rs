@@ -42,13 +42,17 @@ const OPEN_FILES: u64 = 65_536;
 const QUEUED_FRAMES: usize = 32;
 
 /// Serve until the connection ends, which is an error, or SIGTERM, which is not.
-pub fn run(socket: &Path, root: &Path) -> anyhow::Result<()> {
+pub fn run(socket: &Path, root: &Path, home: Option<&Path>) -> anyhow::Result<()> {
     confine()?;
     let root = root.canonicalize().with_context(|| format!("--root {}", root.display()))?;
     let workspace = Workspace::open(&root).with_context(|| format!("--root {}", root.display()))?;
-    let environment = environment::base(&root, |name| std::env::var_os(name));
+    let environment = environment::base(&root, home, |name| std::env::var_os(name));
+    let home = match home {
+        Some(home) => Some(Workspace::open(home).with_context(|| format!("--home {}", home.display()))?),
+        None => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let outcome = runtime.block_on(serve(socket, Executor::new(workspace, environment)));
+    let outcome = runtime.block_on(serve(socket, Executor::new(workspace, home, environment)));
     runtime.shutdown_background();
     outcome
 }

@@ -8,6 +8,7 @@ use agentrun_protocol::{
 use serde_json::{Value, json};
 
 use crate::{
+    approval_action::describe,
     approvals::{Approvals, Clearance},
     clip::clip,
     conversation::Conversation,
@@ -172,7 +173,7 @@ impl Agent<'_> {
             None => Clearance::Free,
             Some(rules) => {
                 let Agent { gateway, executor, events, deadline, .. } = self;
-                Approvals { gateway, executor, events, deadline, rules }.clear(tool, &action).await?
+                Approvals { gateway, executor, events, deadline, rules }.clear(&describe(tool, &action)).await?
             }
         };
         let approval = match clearance {

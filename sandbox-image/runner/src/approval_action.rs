@@ -56,7 +56,8 @@ pub fn describe(tool: &str, call: &tool_arguments::Action) -> Action {
     action
 }
 
-fn text(name: &str, content: &str) -> ActionText {
+/// A text of an action.
+pub fn text(name: &str, content: &str) -> ActionText {
     ActionText {
         name: name.to_owned(),
         digest: digest(content.as_bytes()),

@@ -17,14 +17,13 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    approval_action::{describe, files, take_long_texts},
+    approval_action::{files, take_long_texts},
     clip::{first_chars, printable},
     deadline::{Deadline, unix_now},
     events::Events,
     executor::{Executor, ExecutorError},
     gateway::{CallError, Gateway},
     report::Report,
-    tool_arguments,
 };
 
 /// A gateway that does not answer one call is asked again for so long, if there is time.
@@ -58,10 +57,10 @@ pub struct Approvals<'a> {
 type Refusal = String;
 
 impl Approvals<'_> {
-    /// Waits for a person where one is needed. Errors only when the executor is lost.
-    pub async fn clear(&self, tool: &str, call: &tool_arguments::Action) -> Result<Clearance, ExecutorError> {
-        let action = describe(tool, call);
-        let asked = Asked { tool, argv: &action.argv, path: action.path.as_deref() };
+    /// Waits for a person where one is needed. The action comes without its files. Errors only when the executor is lost.
+    pub async fn clear(&self, wanted: &Action) -> Result<Clearance, ExecutorError> {
+        let action = wanted.clone();
+        let asked = Asked { tool: &action.tool, argv: &action.argv, path: action.path.as_deref() };
         match judge(&self.rules.policy_rules, &self.rules.run_rules, &asked) {
             RuleDecision::Allow => return Ok(Clearance::Free),
             RuleDecision::Deny => return Ok(Clearance::Refused("not done: the rules of this run deny it; do without".into())),
@@ -76,7 +75,7 @@ impl Approvals<'_> {
             Err(why) => return Ok(Clearance::Refused(format!("not done: {why}"))),
         };
         // What is performed is what the call says and the files hold now, not what was sent when it was asked for.
-        let now = match self.bound(describe(tool, call)).await? {
+        let now = match self.bound(wanted.clone()).await? {
             Ok(action) => action,
             Err(why) => return Ok(Clearance::Refused(format!("not done: {why}"))),
         };

@@ -43,6 +43,29 @@ pub trait Output: Send {
     fn tick(&mut self) {}
 }
 
+/// What a command gives while it runs.
+#[derive(Debug)]
+pub enum Heard {
+    Output(Stream, Vec<u8>),
+    Ended(ExecExit),
+}
+
+/// A command that runs until it ends, however long that takes. Dropped before, it is ended.
+pub struct Process(Call);
+
+impl Process {
+    pub async fn next(&mut self) -> Result<Heard, ExecutorError> {
+        match self.0.next().await {
+            Some(Frame::Chunk(chunk)) => {
+                ExecOutput::decode(chunk.as_slice()).map(|part| Heard::Output(part.stream(), part.data)).map_err(|_| broken())
+            }
+            Some(Frame::Done(payload)) => ExecExit::decode(payload.as_slice()).map(Heard::Ended).map_err(|_| broken()),
+            Some(Frame::Failed(error)) => Err(ExecutorError::Refused(error)),
+            None => Err(gone()),
+        }
+    }
+}
+
 /// All files of a workspace, and what cannot be in a patch.
 #[derive(Debug, Default)]
 pub struct Manifest {
@@ -83,7 +106,15 @@ impl Executor {
 
     /// Write a whole file; `mode` 644, 755 or 0 to keep it.
     pub async fn write(&self, path: &str, content: &[u8], mode: u32) -> Result<(), ExecutorError> {
-        let request = FsWrite { path: path.to_owned(), size: content.len() as u64, mode, create_only: false };
+        self.put(FsWrite { path: path.to_owned(), size: content.len() as u64, mode, create_only: false, home: false }, content).await
+    }
+
+    /// Write a whole file beneath the home directory.
+    pub async fn write_home(&self, path: &str, content: &[u8]) -> Result<(), ExecutorError> {
+        self.put(FsWrite { path: path.to_owned(), size: content.len() as u64, mode: 0, create_only: false, home: true }, content).await
+    }
+
+    async fn put(&self, request: FsWrite, content: &[u8]) -> Result<(), ExecutorError> {
         let mut call = self.0.call(method::FS_WRITE, request.encode_to_vec());
         let work = async {
             for chunk in content.chunks(MAX_CHUNK_BYTES) {
@@ -128,6 +159,11 @@ impl Executor {
             .await?;
         manifest.truncated = done.truncated;
         Ok(manifest)
+    }
+
+    /// Start a command that is heard piece by piece.
+    pub fn start(&self, start: ExecStart) -> Process {
+        Process(self.0.call(method::EXEC_START, start.encode_to_vec()))
     }
 
     /// Run a command to its end; `start.timeout_ms` must be set.

@@ -127,6 +127,22 @@ impl Transport {
         }
         Ok(Answer { status: response.status(), headers: std::mem::take(response.headers_mut()), body: body.freeze() })
     }
+
+    /// One call whose bodies stream both ways. The error says why there is no answer at all.
+    pub async fn stream(
+        &self,
+        method: Method,
+        path: &str,
+        headers: http::HeaderMap,
+        token: &Secret,
+        body: reqwest::Body,
+        timeout: Duration,
+    ) -> Result<http::Response<reqwest::Body>, String> {
+        let token = token.bearer().map_err(|_| "the token is not fit for a header".to_owned())?;
+        let request = self.client.request(method, format!("{}{path}", self.base)).timeout(timeout).headers(headers);
+        let answer = request.header(header::AUTHORIZATION, token).body(body).send().await.map_err(|error| causes(&error))?;
+        Ok(answer.into())
+    }
 }
 
 impl Answer {

@@ -17,6 +17,7 @@ pub mod events;
 pub mod exchange;
 pub mod executor;
 pub mod gateway;
+pub mod harness;
 pub mod live_output;
 pub mod model;
 pub mod prompt;

@@ -27,6 +27,7 @@ use crate::{
     exchange::exchange,
     executor::{Executor, ExecutorError},
     gateway::{CallError, Gateway, Transport},
+    harness::{Port, Supervisor},
     report::{Report, pretty},
     staging::{Base, fetch, stage},
     termination::Failed,
@@ -95,7 +96,16 @@ async fn attempt(gateway: &Gateway, events: &Events, listening: Listening) -> Re
         .map_err(|error| Failed::new(Reason::StartupDeadlineExceeded, format!("the job could not be fetched: {error}")))?;
     let deadline = Deadline::new(job.deadline, unix_now());
     let patience = EXECUTOR_PATIENCE.min(deadline.left());
-    let mut attempt = Attempt { gateway, events, deadline, progress: Progress::new(&job, [].into_iter()), job, checked: Vec::new() };
+    // Before anything of the source is here that could take it.
+    let port = match &job.harness {
+        None => None,
+        Some(_) => {
+            let bound = Port::bind().await;
+            Some(bound.map_err(|error| Failed::new(Reason::SandboxLost, format!("no loopback port could be bound: {error}")))?)
+        }
+    };
+    let progress = Progress::new(&job, [].into_iter());
+    let mut attempt = Attempt { gateway, events, deadline, progress, port, job, checked: Vec::new(), log: None };
 
     let outcome = match listening.accept(patience).await {
         Err(why) => Ended::without_changes(Outcome::ExecutorLost, why),
@@ -135,8 +145,12 @@ struct Attempt<'a> {
     events: &'a Events,
     deadline: Deadline,
     progress: Progress,
+    /// For the harness, where one works.
+    port: Option<Port>,
     job: Job,
     checked: Vec<Checked>,
+    /// What the harness printed.
+    log: Option<String>,
 }
 
 impl Attempt<'_> {
@@ -157,22 +171,50 @@ impl Attempt<'_> {
             Ok(false) => self.events.note("the image has no git; there is no base commit"),
             Err(why) => self.events.note(format!("there is no base commit: {why}")),
         }
-        let agent = Agent {
-            gateway: self.gateway,
-            executor,
-            events: self.events,
-            deadline: self.deadline.clone(),
-            rules: self.job.approvals.as_ref(),
-            max_steps: self.job.max_steps,
+        let (mut outcome, mut message, doubt) = match (&self.job.harness, &self.port) {
+            (Some(harness), Some(port)) => {
+                let Attempt { gateway, events, job, .. } = &*self;
+                let supervisor = Supervisor { harness, job, port, gateway, executor, events, deadline: self.deadline.clone() };
+                let end = supervisor.run().await;
+                self.progress.steps = end.steps;
+                self.log = Some(end.log);
+                (end.outcome, end.message, end.doubt)
+            }
+            _ => {
+                let agent = Agent {
+                    gateway: self.gateway,
+                    executor,
+                    events: self.events,
+                    deadline: self.deadline.clone(),
+                    rules: self.job.approvals.as_ref(),
+                    max_steps: self.job.max_steps,
+                };
+                let (outcome, message) = agent.run(&mut self.progress).await;
+                (outcome, message, None)
+            }
         };
-        let (mut outcome, mut message) = agent.run(&mut self.progress).await;
+        // What the harness left behind is gone before the checks run.
+        if self.log.is_some()
+            && let Err(lost) = executor.quiet().await
+        {
+            return Ended::without_changes(Outcome::ExecutorLost, lost.to_string());
+        }
         if matches!(outcome, Outcome::Done | Outcome::StepLimit)
             && let Err((cut_short, why)) = checks::run(executor, self.events, &self.deadline, &self.job.checks, &mut self.checked).await
         {
             (outcome, message) = (cut_short, why);
         }
         match self.changes(executor, &base).await {
-            Ok(changes) => Ended { outcome, message, changes },
+            Ok(changes) => {
+                // How a harness ended counts only where nothing else decides.
+                if let Some((worse, why)) = doubt
+                    && outcome == Outcome::Done
+                    && (changes.changes.is_empty() || self.job.checks.is_empty())
+                {
+                    (outcome, message) = (worse, why);
+                }
+                Ended { outcome, message, changes }
+            }
             Err(lost) => Ended::without_changes(Outcome::ExecutorLost, lost.to_string()),
         }
     }
@@ -186,10 +228,14 @@ impl Attempt<'_> {
     async fn report(mut self, ended: Ended) -> Result<ResultResponse, Failed> {
         let Ended { outcome, message, changes } = ended;
         let checked = std::mem::take(&mut self.checked);
+        let log = self.log.take();
         let report = self.reporting();
         let checks = report.checks(checked).await;
         report.request(&self.job).await;
-        report.artifact("transcript.ndjson", self.progress.conversation.transcript()).await;
+        match log {
+            Some(log) => report.artifact("harness.log", log.into()).await,
+            None => report.artifact("transcript.ndjson", self.progress.conversation.transcript()).await,
+        };
         let paths: Vec<&str> = changes.changes.iter().map(|change| change.path.as_str()).collect();
         let checkpoint = json!({
             "outcome": outcome, "step": self.progress.steps, "changedPaths": paths,

@@ -29,6 +29,8 @@ const BIN: &str = "/agentrun/bin";
 const SOCKET: &str = "/agentrun/socket";
 const TICKET: &str = "/agentrun/ticket";
 const TOKEN: &str = "/agentrun/token";
+/// Where a command-line agent keeps its state.
+const HOME: &str = "/home/agent";
 /// Beyond startup deadline and wall time: what the last checks, the upload and a pause of the operator may take.
 const SLACK_SECONDS: i64 = 600;
 
@@ -139,22 +141,28 @@ fn install(image: &RunnerImage) -> Container {
 }
 
 fn executor(resolved: &Resolved) -> Container {
+    let mut words = vec!["/agentrun/bin/executor", "serve", "--socket", "/agentrun/socket/executor.sock", "--root", "/workspace"];
+    let mut mounts = vec![
+        mount("bin", BIN, true),
+        mount("socket", SOCKET, true),
+        mount("workspace", "/workspace", false),
+        mount("executor-tmp", "/tmp", false),
+    ];
+    if resolved.harness.is_some() {
+        words.extend(["--home", HOME]);
+        mounts.push(mount("home", HOME, false));
+    }
     Container {
         name: EXECUTOR.into(),
         image: Some(resolved.image.clone()),
         // A native sidecar: it starts before the runner and is ended when the runner has ended.
         restart_policy: Some("Always".into()),
-        command: strings(&["/agentrun/bin/executor", "serve", "--socket", "/agentrun/socket/executor.sock", "--root", "/workspace"]),
+        command: strings(&words),
         working_dir: Some("/workspace".into()),
         // The sum of these limits bounds the Pod's emptyDirs; the runner's share covers both /tmp.
         resources: resources(&resolved.cpu, &resolved.memory, &resolved.workspace),
         security_context: confined(EXECUTOR_ID),
-        volume_mounts: Some(vec![
-            mount("bin", BIN, true),
-            mount("socket", SOCKET, true),
-            mount("workspace", "/workspace", false),
-            mount("executor-tmp", "/tmp", false),
-        ]),
+        volume_mounts: Some(mounts),
         ..Container::default()
     }
 }
@@ -188,7 +196,7 @@ fn volumes(secret: &str, resolved: &Resolved) -> Vec<Volume> {
         ..Volume::default()
     };
     let key = |key: &str| KeyToPath { key: key.into(), path: key.into(), mode: None };
-    vec![
+    let mut volumes = vec![
         empty("bin", "64Mi"),
         empty("socket", "1Mi"),
         empty("workspace", &resolved.workspace),
@@ -219,7 +227,11 @@ fn volumes(secret: &str, resolved: &Resolved) -> Vec<Volume> {
             }),
             ..Volume::default()
         },
-    ]
+    ];
+    if resolved.harness.is_some() {
+        volumes.push(empty("home", "192Mi"));
+    }
+    volumes
 }
 
 #[cfg(test)]

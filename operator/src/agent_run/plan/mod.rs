@@ -8,6 +8,7 @@ mod waiting;
 
 use std::time::Duration;
 
+use agentrun_crds::AgentTemplateSpec;
 use agentrun_crds::agent_policy::AgentPolicySpec;
 use agentrun_crds::agent_run_record::{AgentRunRecord, AgentRunRecordSpec};
 use agentrun_crds::agent_run_status::AgentRunStatus;
@@ -87,6 +88,8 @@ pub struct Waiting {
     pub policy: Option<AgentPolicySpec>,
     /// The provider that the policy names for the run's model.
     pub provider: Option<ModelProviderSpec>,
+    /// The template of the harness that the run names.
+    pub template: Option<AgentTemplateSpec>,
     /// What is left of an earlier run of this name.
     pub record: Option<AgentRunRecordSpec>,
     /// Labels of the run's namespace.

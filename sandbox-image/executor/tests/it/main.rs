@@ -8,6 +8,7 @@ mod commands;
 #[expect(clippy::result_large_err, reason = "axum takes a response as an error")]
 mod fake_gateway;
 mod files;
+mod harness;
 mod hostile_executor;
 mod sandbox;
 mod whole_run;

@@ -30,11 +30,16 @@ impl Place {
     pub fn new() -> Self {
         let place = Place { dir: tempfile::tempdir().unwrap() };
         std::fs::create_dir(place.root()).unwrap();
+        std::fs::create_dir(place.home()).unwrap();
         place
     }
 
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("workspace")
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -46,13 +51,15 @@ impl Place {
     }
 }
 
-/// Start the executor's program.
+/// Start the executor's program, with the directory `home` beside the workspace.
 pub fn spawn_executor(socket: &Path, root: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_agentrun-executor"))
         .args(["serve", "--socket"])
         .arg(socket)
         .arg("--root")
         .arg(root)
+        .arg("--home")
+        .arg(root.with_file_name("home"))
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .spawn()

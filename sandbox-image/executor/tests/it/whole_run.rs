@@ -39,6 +39,7 @@ pub fn job() -> Job {
         checks: vec![JobCheck { name: "unit".into(), argv: vec!["sh".into(), "test.sh".into()] }],
         model: "small".into(),
         max_steps: 8,
+        harness: None,
         deadline: unix_now() + 120,
     }
 }

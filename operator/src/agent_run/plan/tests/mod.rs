@@ -59,6 +59,7 @@ fn facts() -> Waiting {
     Waiting {
         policy: Some(policy()),
         provider: Some(serde_json::from_value(provider).unwrap()),
+        template: None,
         record: None,
         namespace: Default::default(),
         platform: Some(Platform { gateway: gateway(), ca: "PEM".into() }),
