@@ -11,7 +11,7 @@ AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
 export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
 export AGENTRUN_IMAGES := $(CURDIR)/target/images.json
 
-.PHONY: help demo demo-down test bench approvals check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e
+.PHONY: help demo demo-down test bench approvals kills check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ bench: packages programs cluster-programs images ## Run the benchmarks, print a 
 
 approvals: ## 1,000 rounds of people at odds over approvals, on gateways that are killed (500 in `make test`)
 	AGENTRUN_APPROVAL_ROUNDS=1000 cargo test --workspace --test gateway -- --nocapture approval_is_decided
+
+kills: ## 100 kills of a gateway with fifty streams open, against the provider's own count (4 in `make test`)
+	AGENTRUN_KILLS=100 cargo test --workspace --test gateway -- --nocapture killed_with_fifty
 
 check: ## The inner loop: format, lints and unit tests, without a node
 	e2e/examples.py

@@ -1,9 +1,10 @@
 //! The benchmarks: `make bench`. Prints one table and writes `bench/results.json`. Numbers mean something in a release build only.
 
-mod call_cost;
 mod follow_latency;
 mod proxy;
+mod references;
 mod report;
+mod speed;
 mod start_cost;
 
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Only the gateway's CPU per call; needs etcd and kube-apiserver, no node.
+    /// Only the speed of the model proxy; needs etcd and kube-apiserver, no node.
     Call,
     /// Only how soon a follower sees an event; needs etcd and kube-apiserver, no node.
     Follow,
@@ -49,7 +50,7 @@ fn main() -> Result<()> {
     ensure!(!cfg!(debug_assertions), "this is a debug build, whose numbers mean nothing: cargo run --release -p agentrun-bench");
     let mut rows = Vec::new();
     if matches!(arguments.part, None | Some(Part::Call)) {
-        rows.extend(runtime.block_on(call_cost::measure())?);
+        rows.extend(runtime.block_on(speed::measure())?);
     }
     if matches!(arguments.part, None | Some(Part::Follow)) {
         rows.extend(runtime.block_on(follow_latency::measure())?);

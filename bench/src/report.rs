@@ -17,6 +17,8 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// Largest ratio allowed.
     pub limit: Option<f64>,
+    /// Largest ratio that we want to reach; beyond it nothing fails.
+    pub target: Option<f64>,
 }
 
 impl Row {
@@ -30,7 +32,13 @@ impl Row {
             reference: Some(rounded(reference)),
             ratio: Some(rounded(value / reference)),
             limit,
+            target: None,
         }
+    }
+
+    /// The same with a target.
+    pub fn target(self, target: Option<f64>) -> Row {
+        Row { target, ..self }
     }
 
     /// Whether the ratio is beyond its limit.
@@ -53,17 +61,25 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 /// Print the table.
 pub fn print(rows: &[Row]) {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-    println!("{:<58} {:>10} {:<5} {:>10} {:>7} {:>6}", "", "value", "unit", "reference", "ratio", "limit");
+    println!("{:<76} {:>10} {:<5} {:>10} {:>7} {:>6} {:>6}", "", "value", "unit", "reference", "ratio", "limit", "target");
     for row in rows {
-        let mark = if row.is_over() { "  OVER" } else { "" };
+        let missed = matches!((row.ratio, row.target), (Some(ratio), Some(target)) if ratio > target);
+        let mark = if row.is_over() {
+            "  OVER"
+        } else if missed {
+            "  not reached"
+        } else {
+            ""
+        };
         println!(
-            "{:<58} {:>10} {:<5} {:>10} {:>7} {:>6}{mark}",
+            "{:<76} {:>10} {:<5} {:>10} {:>7} {:>6} {:>6}{mark}",
             row.name,
             number(Some(row.value)),
             row.unit,
             number(row.reference),
             number(row.ratio),
-            number(row.limit)
+            number(row.limit),
+            number(row.target)
         );
     }
 }

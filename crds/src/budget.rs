@@ -16,7 +16,7 @@ pub struct Budget {
     /// What is gone for good. Never falls.
     #[serde(default)]
     pub spent: Spent,
-    /// Worst cases of calls in flight; a list-map by id.
+    /// Worst cases of calls in flight, and slices that gateways hold in advance; a list-map by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<Reservation>,
     /// What providers reported beyond what was reserved; more than zero closes the budget and fails the run.
@@ -28,8 +28,12 @@ pub struct Budget {
 
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gate {
+    /// Calls are admitted.
     #[default]
     Open,
+    /// The run is about to end: nothing is admitted, and gateways give back what they hold in advance.
+    Closing,
+    /// For good; what was reserved is charged.
     Closed,
 }
 
@@ -79,8 +83,8 @@ pub struct Amount {
     pub cost_micros: i64,
 }
 
-/// One call in flight.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+/// What one gateway process has taken: calls in flight, or a slice from which it admits calls without asking.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
     /// Unique; chosen by the gateway.
@@ -91,6 +95,16 @@ pub struct Reservation {
     pub amount: Amount,
     /// Unix seconds.
     pub since: i64,
+    /// Part of it is not in use by a call yet, and comes back unless it is used or lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slice: bool,
+}
+
+impl Reservation {
+    /// One that holds nothing says that its holder waits for what others hold in advance.
+    pub fn is_request(&self) -> bool {
+        self.amount == Amount::default()
+    }
 }
 
 /// Why a reservation was refused.
@@ -132,7 +146,7 @@ impl Budget {
 
     /// Admit one call at its worst case, or say why not: spent + reserved + asked must fit in every dimension.
     pub fn reserve(&mut self, reservation: Reservation) -> Result<(), Refusal> {
-        if self.gate == Gate::Closed {
+        if self.gate != Gate::Open {
             return Err(Refusal::Closed);
         }
         if self.reservations.iter().any(|r| r.id == reservation.id) {
@@ -161,17 +175,19 @@ impl Budget {
     /// An id that is not there is a no-op, so a repeat is harmless. Usage above the reservation is charged, recorded as
     /// overrun, and closes the gate. Returns whether anything changed.
     pub fn settle(&mut self, id: &str, actual: Option<Amount>, upstream_attempts: i64) -> bool {
+        let Some(held) = self.reservations.iter().find(|r| r.id == id).map(|r| r.amount) else { return false };
+        match actual {
+            None => self.settle_many(id, held, upstream_attempts.max(held.requests), Amount::default()),
+            Some(actual) => self.settle_many(id, actual, upstream_attempts, actual.saturating_sub(held)),
+        }
+    }
+
+    /// Replace a reservation by the sum of what several calls took; `excess` is what they took beyond their own reservations.
+    /// Otherwise as `settle`.
+    pub fn settle_many(&mut self, id: &str, actual: Amount, upstream_attempts: i64, excess: Amount) -> bool {
         let Some(at) = self.reservations.iter().position(|r| r.id == id) else { return false };
-        let held = self.reservations.remove(at).amount;
-        let actual = actual.unwrap_or(held);
+        self.reservations.remove(at);
         self.charge(actual, upstream_attempts);
-        let over = |actual: i64, held: i64| actual.saturating_sub(held).max(0);
-        let excess = Amount {
-            requests: over(actual.requests, held.requests),
-            input_tokens: over(actual.input_tokens, held.input_tokens),
-            output_tokens: over(actual.output_tokens, held.output_tokens),
-            cost_micros: over(actual.cost_micros, held.cost_micros),
-        };
         if excess != Amount::default() {
             let before = self.overrun.unwrap_or_default();
             self.overrun = Some(before.saturating_add(excess));
@@ -184,8 +200,14 @@ impl Budget {
     pub fn close(&mut self) {
         self.gate = Gate::Closed;
         for reservation in std::mem::take(&mut self.reservations) {
-            self.charge(reservation.amount, 1);
+            let attempts = if reservation.is_request() { 0 } else { reservation.amount.requests.max(1) };
+            self.charge(reservation.amount, attempts);
         }
+    }
+
+    /// Whether somebody holds more than calls in flight need.
+    pub fn has_slices(&self) -> bool {
+        self.reservations.iter().any(|reservation| reservation.slice)
     }
 
     /// For the REQUESTS column: `2/10`. Whoever writes the budget writes this beside it.
@@ -222,5 +244,50 @@ impl Amount {
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             cost_micros: self.cost_micros.saturating_add(other.cost_micros),
         }
+    }
+
+    /// Per dimension, never below 0.
+    pub fn saturating_sub(self, other: Amount) -> Amount {
+        Amount {
+            requests: self.requests.saturating_sub(other.requests).max(0),
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens).max(0),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens).max(0),
+            cost_micros: self.cost_micros.saturating_sub(other.cost_micros).max(0),
+        }
+    }
+
+    /// The larger of both, per dimension.
+    pub fn max(self, other: Amount) -> Amount {
+        Amount {
+            requests: self.requests.max(other.requests),
+            input_tokens: self.input_tokens.max(other.input_tokens),
+            output_tokens: self.output_tokens.max(other.output_tokens),
+            cost_micros: self.cost_micros.max(other.cost_micros),
+        }
+    }
+
+    /// The smaller of both, per dimension.
+    pub fn min(self, other: Amount) -> Amount {
+        Amount {
+            requests: self.requests.min(other.requests),
+            input_tokens: self.input_tokens.min(other.input_tokens),
+            output_tokens: self.output_tokens.min(other.output_tokens),
+            cost_micros: self.cost_micros.min(other.cost_micros),
+        }
+    }
+
+    /// So many of it; sticks at the largest integer.
+    pub fn saturating_mul(self, times: i64) -> Amount {
+        Amount {
+            requests: self.requests.saturating_mul(times),
+            input_tokens: self.input_tokens.saturating_mul(times),
+            output_tokens: self.output_tokens.saturating_mul(times),
+            cost_micros: self.cost_micros.saturating_mul(times),
+        }
+    }
+
+    /// Whether no dimension is larger than in `other`.
+    pub fn fits(self, other: Amount) -> bool {
+        self.min(other) == self
     }
 }

@@ -20,6 +20,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Config};
+use serde_json::json;
 
 use self::processes::Processes;
 
@@ -28,6 +29,7 @@ const START: Duration = Duration::from_secs(90);
 /// A running API server; both processes end when it is dropped, and also when this process dies.
 pub struct ApiServer {
     url: String,
+    etcd: String,
     ca: pki::Ca,
     /// Signs certificates that aggregated APIs take for the API server's, if their name is right.
     pub front_proxy: Clients,
@@ -120,7 +122,7 @@ impl ApiServer {
             ],
         )?;
         let url = format!("https://127.0.0.1:{secure}");
-        let server = ApiServer { url, ca, front_proxy, token, folder, processes, names: AtomicUsize::new(0) };
+        let server = ApiServer { url, etcd: client, ca, front_proxy, token, folder, processes, names: AtomicUsize::new(0) };
         server.write_kubeconfig("admin", &server.token)?;
         server.ready().await?;
         Ok(server)
@@ -148,6 +150,22 @@ impl ApiServer {
     /// `https://127.0.0.1:<port>`.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// What etcd holds under a key, in base64.
+    pub async fn etcd_get(&self, key: &str) -> Result<String> {
+        let answer = self.etcd("range", json!({"key": base64(key)})).await?;
+        Ok(answer["kvs"][0]["value"].as_str().with_context(|| format!("etcd has no {key}"))?.to_owned())
+    }
+
+    /// Put a value (base64) back behind the API server's back, as a restored backup does.
+    pub async fn etcd_put(&self, key: &str, value: &str) -> Result<()> {
+        self.etcd("put", json!({"key": base64(key), "value": value})).await.map(drop)
+    }
+
+    async fn etcd(&self, method: &str, body: serde_json::Value) -> Result<serde_json::Value> {
+        let http = reqwest::Client::builder().tls_certs_only([]).build()?;
+        Ok(http.post(format!("{}/v3/kv/{method}", self.etcd)).json(&body).send().await?.error_for_status()?.json().await?)
     }
 
     /// The CA that signed the server's certificate, PEM.
@@ -284,6 +302,11 @@ impl ApiServer {
     pub async fn expired_token(&self, namespace: &str, account: &str, audiences: &[&str]) -> Result<String> {
         pki::older_token(&self.folder, &self.token(namespace, account, audiences, None).await?, 7200)
     }
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(text)
 }
 
 /// Three ports that are free now.

@@ -9,6 +9,7 @@ mod gateway {
     mod crash;
     mod events;
     mod exchange;
+    mod leases;
     mod overspend;
     mod people;
     mod revocation;

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::auth::TokenKeys;
-use crate::budget::{DirectLedger, Ledger};
+use crate::budget::{LeasedLedger, Ledger};
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -63,7 +63,7 @@ impl AppState {
         let Parts { clock, kube, namespace, instance, keys, stores, recorder, max_in_flight_per_run } = parts;
         let runs = RunDirectory::new(kube.clone());
         let status = StatusWriter::new(kube.clone(), runs.clone());
-        let ledger = Arc::new(DirectLedger::new(&instance, status.clone(), runs.clone(), clock.clone()));
+        let ledger = Arc::new(LeasedLedger::new(&instance, status.clone(), runs.clone(), stores.ledger.clone(), clock.clone()));
         let model = ModelProxy::new(kube.clone(), &namespace, runs.clone(), max_in_flight_per_run);
         let (metrics, draining) = (Metrics::default(), AtomicBool::new(false));
         AppState(Arc::new(Shared { clock, kube, namespace, runs, status, keys, stores, recorder, ledger, model, metrics, draining }))
@@ -94,6 +94,13 @@ impl Deref for AppState {
 /// harmless; failures are the recorder's to log, since a model call that was made cannot be undone for want of an event.
 pub trait Recorder: Send + Sync + 'static {
     fn record(&self, run: Arc<AgentRun>, key: String, kind: EventType, data: Value) -> BoxFuture<'static, ()>;
+
+    /// The same a moment later, together with others, and before whatever is recorded after it. What a crash catches in
+    /// between is not recorded.
+    fn record_soon(&self, run: Arc<AgentRun>, key: String, kind: EventType, data: Value);
+
+    /// Wait until everything that was to be recorded soon is.
+    fn flush(&self) -> BoxFuture<'static, ()>;
 }
 
 /// Which credential a sandbox route wants.

@@ -82,8 +82,16 @@ pub fn ring() -> KeyRing {
 pub struct Recorded(pub Arc<Mutex<Vec<(String, EventType, Value)>>>);
 
 impl Recorder for Recorded {
-    fn record(&self, _: Arc<AgentRun>, key: String, kind: EventType, data: Value) -> BoxFuture<'static, ()> {
+    fn record(&self, run: Arc<AgentRun>, key: String, kind: EventType, data: Value) -> BoxFuture<'static, ()> {
+        self.record_soon(run, key, kind, data);
+        self.flush()
+    }
+
+    fn record_soon(&self, _: Arc<AgentRun>, key: String, kind: EventType, data: Value) {
         self.0.lock().unwrap().push((key, kind, data));
+    }
+
+    fn flush(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 }
@@ -122,6 +130,7 @@ pub fn gateway(api: &FakeApi, instance: &str) -> Gateway {
         recorder: Arc::new(events.clone()),
         max_in_flight_per_run: 64,
     });
+    tokio::spawn(state.ledger.keep());
     if api.lock().run.is_object() {
         state.runs.insert_for_test(api.run());
     }

@@ -82,6 +82,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         max_in_flight_per_run: config.max_in_flight_per_run,
     });
 
+    state.ledger.recover().await.context("the budget's ledger cannot be read")?;
     let proxy = state.model.clone();
     tokio::spawn(state.model.revocation.clone().heed_the_watch());
     tokio::spawn(state.runs.clone().run());
@@ -89,6 +90,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(recorder.run(state.runs.clone()));
     tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone()));
     tokio::spawn(Expiry { status: state.status.clone(), directory: state.runs.clone(), clock: clock.clone() }.run());
+    tokio::spawn(state.ledger.keep());
     let longest_call = Box::new(move |provider: &str| proxy.longest_call(provider));
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 
@@ -136,6 +138,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         state.ledger.idle().await;
         state.model.tasks.wait().await;
         state.ledger.idle().await;
+        state.recorder.flush().await;
     });
     if settled.await.is_err() {
         tracing::warn!("some settlements could not be written; the next start charges them in full");

@@ -38,9 +38,10 @@ pub fn shape(budget: &mut Node<'_>) {
     budget
         .rule_on("spent.upstreamAttempts", "self.spent.upstreamAttempts >= oldSelf.spent.upstreamAttempts", "never falls")
         .rule_on("gate", "oldSelf.gate != 'Closed' || self.gate == 'Closed'", "stays Closed once it is")
+        .rule_on("gate", "oldSelf.gate != 'Closing' || self.gate != 'Open'", "never opens again")
         .rule_on(
             "reservations",
-            "self.gate == 'Open' || !has(self.reservations) || size(self.reservations) == 0",
+            "self.gate != 'Closed' || !has(self.reservations) || size(self.reservations) == 0",
             "must be empty when gate is Closed: closing charges them",
         )
         .rule_on("overrun", "!has(self.overrun) || self.gate == 'Closed'", "closes the gate")

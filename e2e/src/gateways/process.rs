@@ -102,6 +102,15 @@ impl Gateway {
         Ok(())
     }
 
+    /// Ask it to end, and wait until it has.
+    pub fn terminate(&mut self) -> Result<()> {
+        let asked = Command::new("kill").arg(self.child.id().to_string()).status()?;
+        ensure!(asked.success(), "kill could not signal process {}", self.child.id());
+        let ended = self.child.wait()?;
+        ensure!(ended.success(), "the gateway ended with {ended}; its log: {}", self.log_tail());
+        Ok(())
+    }
+
     /// What it logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()

@@ -142,7 +142,7 @@ pub fn check_active(run: &AgentRun, claims: &Claims) -> Result<(), Inactive> {
     if run.spec.cancel || run.metadata.deletion_timestamp.is_some() {
         return Err(Inactive::Cancelled);
     }
-    if claims.audience == Audience::Model && status.budget.as_ref().is_none_or(|budget| budget.gate == Gate::Closed) {
+    if claims.audience == Audience::Model && status.budget.as_ref().is_none_or(|budget| budget.gate != Gate::Open) {
         return Err(Inactive::Closed);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The worst case of one call, and how much output the budget still admits. Pure.
 
-use agentrun_crds::budget::{Amount, Budget, Dimension, Gate, Limit, MAX_RESERVATIONS};
+use agentrun_crds::budget::{Amount, Budget, Dimension, Gate, Limit};
 
 use super::NotAdmitted;
 
@@ -50,18 +50,23 @@ pub struct Granted {
 
 /// How much of `ask` fits into what is neither spent nor reserved.
 pub fn plan(budget: &Budget, ask: &Ask) -> Result<Granted, NotAdmitted> {
-    if budget.gate == Gate::Closed {
+    if budget.gate != Gate::Open {
         return Err(NotAdmitted::Inactive);
     }
     let Limit { requests, input_tokens, output_tokens, cost_micros } = budget.limit;
     let (spent, held) = (&budget.spent, budget.reserved());
-    // A request in flight will count one whatever it takes, so held requests are as good as spent.
-    if ask.requests > 0 && i128::from(spent.requests) + i128::from(held.requests) + i128::from(ask.requests) > i128::from(requests) {
-        return Err(NotAdmitted::Exhausted(Dimension::Requests));
-    }
     let refuse = |dimension, fits_without_held| {
         if fits_without_held { NotAdmitted::Contended(dimension) } else { NotAdmitted::Exhausted(dimension) }
     };
+    if ask.requests > 0 {
+        let left = i128::from(requests) - i128::from(spent.requests);
+        if left - i128::from(held.requests) < i128::from(ask.requests) {
+            // A request in flight will count one whatever it takes, so what calls hold is as good as spent; a slice may come back.
+            let slices: i64 = budget.reservations.iter().filter(|r| r.slice).fold(0, |sum, r| sum.saturating_add(r.amount.requests));
+            let in_flight = i128::from(held.requests) - i128::from(slices);
+            return Err(refuse(Dimension::Requests, left - in_flight >= i128::from(ask.requests)));
+        }
+    }
 
     if let Some(limit) = input_tokens {
         let left = i128::from(limit) - i128::from(spent.input_tokens);
@@ -94,9 +99,6 @@ pub fn plan(budget: &Budget, ask: &Ask) -> Result<Granted, NotAdmitted> {
             price.cost(ask.input_tokens, output)
         }
     };
-    if budget.reservations.len() >= MAX_RESERVATIONS {
-        return Err(NotAdmitted::TooManyInFlight);
-    }
     Ok(Granted { amount: Amount { requests: ask.requests, input_tokens: ask.input_tokens, output_tokens: output, cost_micros: cost } })
 }
 
@@ -115,7 +117,7 @@ mod tests {
         budget.reservations = held
             .iter()
             .enumerate()
-            .map(|(n, amount)| Reservation { id: format!("{n}"), holder: "h".into(), amount: *amount, since: 0 })
+            .map(|(n, amount)| Reservation { id: format!("{n}"), holder: "h".into(), amount: *amount, ..Reservation::default() })
             .collect();
         budget
     }
@@ -220,7 +222,7 @@ mod tests {
             let mut budget = budget(limit, spent, &[]);
             if let Ok(granted) = plan(&budget, &ask) {
                 prop_assert!(granted.amount.output_tokens >= 1 && granted.amount.output_tokens <= ask.output_tokens);
-                let reservation = Reservation { id: "x".into(), holder: "h".into(), amount: granted.amount, since: 0 };
+                let reservation = Reservation { id: "x".into(), holder: "h".into(), amount: granted.amount, ..Reservation::default() };
                 prop_assert_eq!(budget.reserve(reservation), Ok(()));
             }
         }

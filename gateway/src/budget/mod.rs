@@ -1,10 +1,11 @@
-//! The budget ledger: one trait, so that leased slices can become a second implementation; today every reservation and
-//! settlement is a compare-and-swap on `AgentRun.status`, folded per run.
+//! The budget ledger. A run's budget stands in `AgentRun.status`; this process takes slices of it by compare-and-swap and
+//! admits calls from them.
 
 mod ask;
-mod direct;
+mod leased;
 mod orphans;
 mod reservation;
+mod slice;
 
 use std::sync::Arc;
 
@@ -14,9 +15,10 @@ use agentrun_protocol::token::Claims;
 use futures::future::BoxFuture;
 
 use crate::error::ApiError;
+use crate::store::StoreError;
 
 pub use ask::{Ask, Granted, Price, plan};
-pub use direct::DirectLedger;
+pub use leased::LeasedLedger;
 pub use orphans::Orphans;
 pub use reservation::{Charge, Dispatched, Reserved};
 
@@ -45,7 +47,8 @@ pub enum NotAdmitted {
 
 /// Admits model calls and books what they took.
 pub trait Ledger: Send + Sync + 'static {
-    /// Admit one call at its worst case. `claims` are checked again on the very object that the reservation is written to.
+    /// Admit one call at its worst case. `claims` are checked on the run as given, which must be confirmed, or on the very object
+    /// that the reservation is written to.
     fn reserve(&self, run: Arc<AgentRun>, claims: Claims, ask: Ask) -> BoxFuture<'static, Result<Reserved, NotAdmitted>>;
 
     /// Charge reservations in full whose holder no longer answers for them.
@@ -57,7 +60,17 @@ pub trait Ledger: Send + Sync + 'static {
     /// This process, as written in `reservations[].holder`.
     fn holder(&self) -> &str;
 
-    /// Wait until everything settled so far is written.
+    /// Write what was settled and give back what no call holds, here and on other processes. Waits for those for some
+    /// seconds at most: they may be dead.
+    fn rest(&self, run: Arc<AgentRun>) -> BoxFuture<'static, ()>;
+
+    /// Read what an earlier life of this process has taken; before anything is reserved.
+    fn recover(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Look after what is held, for ever.
+    fn keep(&self) -> BoxFuture<'static, ()>;
+
+    /// Wait until everything settled so far is written, and nothing is held that no call needs.
     fn idle(&self) -> BoxFuture<'static, ()>;
 }
 

@@ -47,7 +47,7 @@ impl Orphans {
 
     fn orphans_of(&self, run: &AgentRun, now: i64) -> Vec<String> {
         let Some(status) = &run.status else { return Vec::new() };
-        let Some(budget) = status.budget.as_ref().filter(|budget| budget.gate == Gate::Open) else { return Vec::new() };
+        let Some(budget) = status.budget.as_ref().filter(|budget| budget.gate != Gate::Closed) else { return Vec::new() };
         let longest = status.resolved.as_ref().map_or(0, |resolved| (self.longest_call)(&resolved.model.provider));
         let live = |id: &str| self.ledger.is_live(id);
         budget.reservations.iter().filter(|r| is_orphan(r, self.ledger.holder(), &live, longest, now)).map(|r| r.id.clone()).collect()
@@ -60,24 +60,36 @@ fn is_orphan(reservation: &Reservation, holder: &str, live: &dyn Fn(&str) -> boo
         // Ours: orphaned if we forgot it. The margin covers what the watch brought before we settled.
         return !live(&reservation.id) && now - reservation.since > MARGIN_SECONDS;
     }
-    instance(&reservation.holder) == instance(holder) || now - reservation.since > longest + MARGIN_SECONDS
+    if live(&reservation.id) {
+        return false; // recovered from an earlier life
+    }
+    // A slice is written anew, or goes back, within seconds: its holder is dead or cut off, and what is cut off grants nothing.
+    let patience = if reservation.slice || reservation.is_request() { 0 } else { longest };
+    instance(&reservation.holder) == instance(holder) || now - reservation.since > patience + MARGIN_SECONDS
 }
 
 #[cfg(test)]
 mod tests {
+    use agentrun_crds::budget::Amount;
+
     use super::*;
 
     #[test]
     fn the_dead_are_told_from_the_living() {
-        for (name, holder, id, age, expected) in [
-            ("an earlier life of ours", "gw-0/old", "a", 0, true),
-            ("ours and live", "gw-0/now", "live", 9999, false),
-            ("ours, settled a moment ago", "gw-0/now", "a", 5, false),
-            ("ours, forgotten", "gw-0/now", "a", 121, true),
-            ("another's, young", "gw-1/x", "a", 600, false),
-            ("another's, older than any call", "gw-1/x", "a", 721, true),
+        let call = Amount { requests: 1, ..Amount::default() };
+        for (name, holder, id, amount, slice, age, expected) in [
+            ("an earlier life of ours", "gw-0/old", "a", call, false, 0, true),
+            ("an earlier life of ours, recovered", "gw-0/old", "live", call, true, 9999, false),
+            ("ours and live", "gw-0/now", "live", call, false, 9999, false),
+            ("ours, settled a moment ago", "gw-0/now", "a", call, false, 5, false),
+            ("ours, forgotten", "gw-0/now", "a", call, false, 121, true),
+            ("another's, young", "gw-1/x", "a", call, false, 600, false),
+            ("another's, older than any call", "gw-1/x", "a", call, false, 721, true),
+            ("another's slice, young", "gw-1/x", "a", call, true, 119, false),
+            ("another's slice, not written anew", "gw-1/x", "a", call, true, 121, true),
+            ("another's request that nobody waits for", "gw-1/x", "a", Amount::default(), false, 121, true),
         ] {
-            let reservation = Reservation { id: id.into(), holder: holder.into(), amount: Default::default(), since: 10_000 };
+            let reservation = Reservation { id: id.into(), holder: holder.into(), amount, slice, since: 10_000 };
             assert_eq!(is_orphan(&reservation, "gw-0/now", &|id| id == "live", 600, 10_000 + age), expected, "{name}");
         }
     }

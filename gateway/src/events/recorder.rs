@@ -2,7 +2,7 @@
 //! again at start, for what happened while we were away. `end` comes last and closes the log.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agentrun_crds::AgentRun;
@@ -26,29 +26,83 @@ const AT_ONCE: usize = 64;
 /// How often logs of deleted runs are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
+/// How long events wait for others that are written with them.
+const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct LogRecorder {
     stores: Stores,
+    soon: Arc<Mutex<Vec<Soon>>>,
+    /// Held by whoever writes what was to be recorded soon, so that nothing overtakes it.
+    flushing: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// An event that waits for company.
+struct Soon {
+    run: Arc<AgentRun>,
+    record: NewRecord,
 }
 
 impl Recorder for LogRecorder {
     fn record(&self, run: Arc<AgentRun>, key: String, kind: EventType, data: Value) -> BoxFuture<'static, ()> {
-        let stores = self.stores.clone();
+        let recorder = self.clone();
         Box::pin(async move {
-            let attempt = run.status.as_ref().and_then(|status| status.attempt).unwrap_or(0);
-            let record = NewRecord::new(key, kind, &data);
-            if let Err(error) = stores.events.append(&RunRef::of(&run), attempt, Origin::Gateway, vec![record]).await {
-                tracing::warn!(%error, run = runs::uid(&run), "an event of the gateway was not recorded");
-            }
+            recorder.write_soon().await;
+            recorder.append(&run, vec![NewRecord::new(key, kind, &data)]).await;
         })
+    }
+
+    fn record_soon(&self, run: Arc<AgentRun>, key: String, kind: EventType, data: Value) {
+        let record = NewRecord::new(key, kind, &data);
+        let first = {
+            let mut soon = self.soon.lock().unwrap_or_else(PoisonError::into_inner);
+            soon.push(Soon { run, record });
+            soon.len() == 1
+        };
+        if first {
+            let recorder = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(TOGETHER).await;
+                recorder.write_soon().await;
+            });
+        }
+    }
+
+    fn flush(&self) -> BoxFuture<'static, ()> {
+        let recorder = self.clone();
+        Box::pin(async move { recorder.write_soon().await })
     }
 }
 
 impl LogRecorder {
     pub fn new(stores: Stores) -> Self {
-        LogRecorder { stores }
+        LogRecorder { stores, soon: Arc::default(), flushing: Arc::default() }
+    }
+
+    /// Write what was to be recorded soon, one append a run.
+    async fn write_soon(&self) {
+        let _one_at_a_time = self.flushing.lock().await;
+        let soon = std::mem::take(&mut *self.soon.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut by_run: Vec<(Arc<AgentRun>, Vec<NewRecord>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for Soon { run, record } in soon {
+            let place = *places.entry(runs::uid(&run).to_owned()).or_insert(by_run.len());
+            match by_run.get_mut(place) {
+                Some((_, records)) => records.push(record),
+                None => by_run.push((run, vec![record])),
+            }
+        }
+        for (run, records) in by_run {
+            self.append(&run, records).await;
+        }
+    }
+
+    async fn append(&self, run: &AgentRun, records: Vec<NewRecord>) {
+        let attempt = run.status.as_ref().and_then(|status| status.attempt).unwrap_or(0);
+        if let Err(error) = self.stores.events.append(&RunRef::of(run), attempt, Origin::Gateway, records).await {
+            tracing::warn!(%error, run = runs::uid(run), "events of the gateway were not recorded");
+        }
     }
 
     /// Follow the directory for ever. A write that fails is tried again; nothing is skipped.
@@ -105,6 +159,9 @@ impl LogRecorder {
 
     /// Append what is missing, one event at a time: one that was recorded in other words must not hold up the end.
     async fn observe(&self, run: &AgentRun, derived: &Derived) -> Result<(), StoreError> {
+        if derived.ends || run.status.as_ref().is_some_and(|status| status.result.is_some()) {
+            self.write_soon().await;
+        }
         let reference = RunRef::of(run);
         let state = self.stores.events.state(&reference.uid).await?.unwrap_or_default();
         if state.closed {

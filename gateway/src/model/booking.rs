@@ -2,16 +2,17 @@
 //! dropped with its client, it ends here, once.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use agentrun_crds::AgentRun;
 use agentrun_crds::budget::Amount;
 use agentrun_protocol::event::EventType;
+use futures::FutureExt;
 use serde_json::json;
 
 use super::usage::Usage;
 use crate::app::AppState;
-use crate::budget::{Charge, Dispatched, Price};
+use crate::budget::{Charge, Dispatched, Price, Settled};
 
 /// How a call that was sent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,30 +119,59 @@ impl Booking {
         };
         let settling = dispatched.settle(charge);
         let duration = self.started.elapsed();
-        let (state, run, model) = (self.state.clone(), self.run.clone(), std::mem::take(&mut self.model));
-        self.state.model.tasks.spawn(async move {
-            let settled = settling.await;
-            let charged = settled.map_or(granted, |settled| settled.actual);
-            state.metrics.call_ended(ending.as_str(), duration, charged.input_tokens, charged.output_tokens, attempts);
-            let mut data = json!({
-                "model": model,
-                "status": ending.as_str(),
-                "durationMs": i64::try_from(duration.as_millis()).unwrap_or(i64::MAX),
-                "inputTokens": charged.input_tokens,
-                "outputTokens": charged.output_tokens,
-                "costMicros": charged.cost_micros,
-            });
-            if let Some(settled) = settled {
-                data["requestsSpent"] = settled.requests_spent.into();
-                data["requestsLimit"] = settled.requests_limit.into();
-            }
-            state.recorder.record(run.clone(), key, EventType::ModelCall, data).await;
-            if settled.is_some_and(|settled| settled.overrun) {
-                tracing::error!(run = crate::runs::name(&run), "a provider reported more than was reserved; the budget is closed");
-                let data = json!({ "gate": "Closed", "dimension": "overrun" });
-                state.recorder.record(run, "budget-overrun".into(), EventType::Budget, data).await;
-            }
+        let ended = Ended {
+            state: self.state.clone(),
+            run: self.run.clone(),
+            key,
+            model: std::mem::take(&mut self.model),
+            ending,
+            duration,
+            granted,
+            attempts,
+        };
+        let mut settling = settling;
+        match (&mut settling).now_or_never() {
+            Some(settled) => ended.record(settled),
+            None => drop(self.state.model.tasks.spawn(async move { ended.record(settling.await) })),
+        }
+    }
+}
+
+/// What is recorded of a call once it is settled.
+struct Ended {
+    state: AppState,
+    run: Arc<AgentRun>,
+    key: String,
+    model: String,
+    ending: Ending,
+    duration: Duration,
+    granted: Amount,
+    attempts: i64,
+}
+
+impl Ended {
+    fn record(self, settled: Option<Settled>) {
+        let Ended { state, run, key, model, ending, duration, granted, attempts } = self;
+        let charged = settled.map_or(granted, |settled| settled.actual);
+        state.metrics.call_ended(ending.as_str(), duration, charged.input_tokens, charged.output_tokens, attempts);
+        let mut data = json!({
+            "model": model,
+            "status": ending.as_str(),
+            "durationMs": i64::try_from(duration.as_millis()).unwrap_or(i64::MAX),
+            "inputTokens": charged.input_tokens,
+            "outputTokens": charged.output_tokens,
+            "costMicros": charged.cost_micros,
         });
+        if let Some(settled) = settled {
+            data["requestsSpent"] = settled.requests_spent.into();
+            data["requestsLimit"] = settled.requests_limit.into();
+        }
+        state.recorder.record_soon(run.clone(), key, EventType::ModelCall, data);
+        if settled.is_some_and(|settled| settled.overrun) {
+            tracing::error!(run = crate::runs::name(&run), "a provider reported more than was reserved; the budget is closed");
+            let data = json!({ "gate": "Closed", "dimension": "overrun" });
+            state.recorder.record_soon(run, "budget-overrun".into(), EventType::Budget, data);
+        }
     }
 }
 

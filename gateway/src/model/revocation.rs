@@ -43,8 +43,6 @@ struct Open {
     /// Tells a revoked entry's permits from those of its successor.
     generation: u64,
     revoked: CancellationToken,
-    /// Ends the watcher when the last call has ended.
-    idle: CancellationToken,
 }
 
 /// One open call. Dropping it is its end.
@@ -97,15 +95,15 @@ impl Revocation {
             unconfirmed: Arc::default(),
             generation: self.0.generations.fetch_add(1, Ordering::Relaxed),
             revoked: CancellationToken::new(),
-            idle: CancellationToken::new(),
         };
         let permit = entry.permit(self, key);
         let watch = Watch {
-            directory: self.0.directory.clone(),
+            revocation: self.clone(),
+            key,
+            generation: entry.generation,
             claims: *claims,
             revoked: entry.revoked.clone(),
             unconfirmed: entry.unconfirmed.clone(),
-            idle: entry.idle.clone(),
         };
         tokio::spawn(watch.run(since));
         open.insert(key, entry);
@@ -148,10 +146,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut open = self.revocation.lock();
         if let Some(entry) = open.get_mut(&self.key).filter(|entry| entry.generation == self.generation) {
+            // The watcher lets the entry go, a moment later: the next call may be near.
             entry.calls -= 1;
-            if entry.calls == 0 {
-                entry.idle.cancel();
-                open.remove(&self.key);
+            if entry.calls == 0 && entry.revoked.is_cancelled() {
+                open.remove(&self.key); // nobody watches it any more
             }
         }
     }
@@ -166,11 +164,12 @@ impl Open {
 
 /// Looks after one run while it has calls open.
 struct Watch {
-    directory: RunDirectory,
+    revocation: Revocation,
+    key: Key,
+    generation: u64,
     claims: Claims,
     revoked: CancellationToken,
     unconfirmed: Arc<AtomicBool>,
-    idle: CancellationToken,
 }
 
 impl Watch {
@@ -179,13 +178,16 @@ impl Watch {
         // The read that let the call in may be old already; what is left until it counts no more must suffice for the next.
         let mut wait = POLL.saturating_sub(since.elapsed());
         loop {
-            let confirm = async {
-                tokio::time::sleep(wait).await;
-                self.directory.confirm_within(&uid, POLL).await
-            };
             tokio::select! {
-                () = self.idle.cancelled() => return,
-                () = self.revoked.cancelled() => return,
+                () = self.revoked.cancelled() => return self.let_go(),
+                () = tokio::time::sleep(wait) => {}
+            }
+            if self.is_idle() {
+                return;
+            }
+            let confirm = self.revocation.0.directory.confirm_within(&uid, POLL);
+            tokio::select! {
+                () = self.revoked.cancelled() => return self.let_go(),
                 confirmed = tokio::time::timeout_at(since + CONFIRMATION_TTL, confirm) => match confirmed {
                     Ok(Ok((at, run))) if check_active(&run, &self.claims).is_ok() => {
                         since = at;
@@ -195,10 +197,25 @@ impl Watch {
                     decided => {
                         self.unconfirmed.store(decided.is_err(), Ordering::Release);
                         self.revoked.cancel();
-                        return;
+                        return self.let_go();
                     }
                 }
             }
         }
+    }
+
+    /// Whether no call is open any more; the entry is gone then.
+    fn is_idle(&self) -> bool {
+        let mut open = self.revocation.lock();
+        let idle = open.get(&self.key).is_none_or(|entry| entry.generation != self.generation || entry.calls == 0);
+        if idle && open.get(&self.key).is_some_and(|entry| entry.generation == self.generation) {
+            open.remove(&self.key);
+        }
+        idle
+    }
+
+    /// Nobody watches it any more: the entry goes with its last call, or is replaced.
+    fn let_go(&self) {
+        self.is_idle();
     }
 }

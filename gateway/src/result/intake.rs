@@ -42,6 +42,8 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     blobs_are_here(&state, &run, &claims).await?;
     let resolved = caller.run.status.as_ref().and_then(|status| status.resolved.clone());
     let resolved: Resolved = resolved.ok_or_else(|| ApiError::internal("a run with tokens has no status.resolved"))?;
+    // The run rests: what it has spent is to stand in status before it ends.
+    state.ledger.rest(caller.run.clone()).await;
     // A decision of a moment ago counts.
     let (_, decided) = state.runs.confirm_within(&run.uid, Duration::ZERO).await?;
     let base = Base::of(&state, &caller.run).await?;

@@ -256,7 +256,7 @@ fn seen(run: AgentRun) -> AgentRun {
 }
 
 /// Resource versions of custom resources are comparable integers; a wrong guess costs one conflict.
-fn version(run: &AgentRun) -> u64 {
+pub fn version(run: &AgentRun) -> u64 {
     run.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 

@@ -7,6 +7,7 @@ pub mod embedded;
 mod error;
 mod events;
 mod gates;
+mod ledger;
 mod refusal;
 mod retention;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use digest::{Digest, DigestError, Hasher};
 pub use error::StoreError;
 pub use events::{EventStore, LogState, NewRecord, Page, PageLimit, Record};
 pub use gates::{Gate, GateGuard, Gates};
+pub use ledger::{BudgetLedger, Taken, TakenSlice};
 pub use retention::Retention;
 
 use crate::clock::Clock;
@@ -105,6 +107,7 @@ pub struct StoreOptions {
 pub struct Stores {
     pub events: Arc<dyn EventStore>,
     pub artifacts: Arc<dyn ArtifactStore>,
+    pub ledger: Arc<dyn BudgetLedger>,
     /// What one run may have in flight.
     pub gates: Gates,
 }
@@ -115,6 +118,6 @@ impl Stores {
         let quotas = Quotas { namespace_blob_bytes: options.namespace_blob_max_bytes, ..Quotas::default() };
         let limits = embedded::Limits { database_max_bytes: Some(options.database_max_bytes), ..embedded::Limits::default() };
         let store = Arc::new(embedded::Embedded::open(folder, quotas, limits, clock)?);
-        Ok(Stores { events: store.clone(), artifacts: store, gates: Gates::default() })
+        Ok(Stores { events: store.clone(), artifacts: store.clone(), ledger: store, gates: Gates::default() })
     }
 }

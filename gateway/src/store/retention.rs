@@ -40,6 +40,7 @@ impl Retention {
             for run in &expired {
                 stores.artifacts.purge(&run.uid).await?;
                 stores.events.purge(&run.uid).await?;
+                stores.ledger.forget(&run.uid).await?;
                 tracing::info!(namespace = run.namespace, run = run.name, "purged the payloads of an ended run");
             }
             purged += expired.len();

@@ -5,7 +5,7 @@ use agentrun_crds::AgentRun;
 use agentrun_crds::agent_run_status::{AgentRunStatus, ApprovalState, Phase, PodRef, Resolved};
 use agentrun_crds::budget::{Budget, Gate};
 use agentrun_crds::conditions::{Reason, types};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// Longest message of a condition, in characters.
@@ -196,6 +196,15 @@ impl Next {
         }
     }
 
+    /// The run ends as soon as the gateways have given back what they hold in advance; nothing is admitted from here on.
+    pub fn closing(mut self) -> Self {
+        if let Some(budget) = self.status.budget.as_mut().filter(|budget| budget.gate == Gate::Open) {
+            budget.gate = Gate::Closing;
+        }
+        self.set(types::BUDGET_AVAILABLE, "False", "Closing", "the run ends");
+        self
+    }
+
     /// Asked to end: authority is gone with this write, the Pod follows.
     pub fn cancelling(mut self) -> Self {
         self.close_budget();
@@ -265,7 +274,7 @@ impl Next {
     }
 
     fn close_budget(&mut self) {
-        if let Some(budget) = self.status.budget.as_mut().filter(|budget| budget.gate == Gate::Open) {
+        if let Some(budget) = self.status.budget.as_mut().filter(|budget| budget.gate != Gate::Closed) {
             budget.close();
         }
         self.budget_texts();
@@ -277,6 +286,20 @@ impl Next {
             self.status.cost_text = Some(budget.cost_text());
         }
     }
+}
+
+/// Longest wait for gateways that hold slices of a budget that is to be closed; they may be dead.
+const RETURN_PATIENCE: SignedDuration = SignedDuration::from_secs(2);
+
+/// Until when the end of a run waits for slices that gateways hold in advance; `None`: it need not wait (any more). What has not
+/// come back then is charged in full.
+pub fn awaits_slices(status: &AgentRunStatus, now: Timestamp) -> Option<Timestamp> {
+    let budget = status.budget.as_ref().filter(|budget| budget.gate != Gate::Closed && budget.has_slices())?;
+    let since = match condition(status, types::BUDGET_AVAILABLE) {
+        Some(closing) if budget.gate == Gate::Closing && closing.status == "False" => closing.last_transition_time.0,
+        _ => now,
+    };
+    since.checked_add(RETURN_PATIENCE).ok().filter(|until| now < *until)
 }
 
 /// A condition of a run.
@@ -377,13 +400,34 @@ mod tests {
     }
 
     #[test]
+    fn the_end_waits_for_slices_but_not_for_ever() {
+        let mut run = run();
+        let mut status = Next::of(&run, at(1)).activated("00".into()).done();
+        let budget = status.budget.as_mut().unwrap();
+        budget.limit.requests = 100;
+        let amount = Amount { requests: 9, ..Amount::default() };
+        budget.reserve(Reservation { id: "a".into(), holder: "g".into(), amount, since: 1, slice: true }).unwrap();
+        assert_eq!(awaits_slices(&status, at(5)), Some(at(7)));
+        run.status = Some(status);
+        let mut closing = Next::of(&run, at(5)).closing().done();
+        assert_eq!((closing.budget.as_ref().unwrap().gate, closing.budget.as_ref().unwrap().spent.requests), (Gate::Closing, 0));
+        assert_eq!(awaits_slices(&closing, at(6)), Some(at(7)), "from the moment when closing began");
+        assert_eq!(awaits_slices(&closing, at(7)), None, "the holder may be dead");
+        run.status = Some(closing.clone());
+        let ended = Next::of(&run, at(7)).ended(&Ending::new(Reason::Succeeded, "done")).done();
+        assert_eq!(ended.budget.unwrap().spent.requests, 9, "what has not come back counts as spent");
+        closing.budget.as_mut().unwrap().reservations.clear();
+        assert_eq!(awaits_slices(&closing, at(6)), None, "all is back");
+    }
+
+    #[test]
     fn the_end_charges_what_is_open() {
         let mut run = run();
         let mut status = Next::of(&run, at(1)).activated("00".into()).done();
         let budget = status.budget.as_mut().unwrap();
         budget.limit.requests = 10;
         let amount = Amount { requests: 1, input_tokens: 50, output_tokens: 20, cost_micros: 7_000 };
-        budget.reserve(Reservation { id: "a".into(), holder: "g".into(), amount, since: 1 }).unwrap();
+        budget.reserve(Reservation { id: "a".into(), holder: "g".into(), amount, since: 1, slice: false }).unwrap();
         run.status = Some(status);
         let ended = Next::of(&run, at(2)).ended(&Ending::new(Reason::DeadlineExceeded, "late")).done();
         let budget = ended.budget.unwrap();

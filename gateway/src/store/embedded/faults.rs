@@ -120,9 +120,9 @@ async fn one_folder_has_one_process() {
 async fn a_database_of_a_newer_version_is_refused() {
     let folder = tempfile::tempdir().expect("folder");
     drop(open(folder.path(), Limits::default()).expect("open"));
-    Connection::open(folder.path().join("agentrun.db")).expect("open").execute_batch("PRAGMA user_version = 2").expect("newer");
+    Connection::open(folder.path().join("agentrun.db")).expect("open").execute_batch("PRAGMA user_version = 3").expect("newer");
     let error = open(folder.path(), Limits::default()).err().expect("refused").to_string();
-    assert!(error.contains("version 2"), "{error}");
+    assert!(error.contains("version 3"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,8 +3,10 @@
 
 mod append;
 mod blobs;
+mod ledger;
 mod lock;
 mod log;
+mod notes;
 mod readers;
 mod upload;
 mod wakes;
@@ -70,6 +72,7 @@ pub struct Embedded {
     quotas: Quotas,
     clock: Clock,
     blobs: Arc<blobs::Folder>,
+    notes: notes::Notes,
     /// Held for as long as the store is open: no two processes write the same folder.
     _lock: lock::FolderLock,
 }
@@ -90,8 +93,9 @@ impl Embedded {
         // The first reader shows at once whether the file can be read.
         let readers = Readers::open(&database, limits.readers, limits.patience)?;
         let blobs = Arc::new(blobs::Folder::open(folder.join("blobs"))?);
+        let notes = notes::Notes::open(&folder.join("budget-notes"));
         let writer = Writer::start(connection, limits.queue, limits.patience)?;
-        Ok(Embedded { writer, readers, wakes: Wakes::default(), quotas, clock, blobs, _lock: lock })
+        Ok(Embedded { writer, readers, wakes: Wakes::default(), quotas, clock, blobs, notes, _lock: lock })
     }
 }
 
@@ -111,11 +115,11 @@ fn connect(database: &PathBuf, patience: Duration) -> Result<Connection, StoreEr
     Ok(connection)
 }
 
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 
 /// `runs.next` is the number that the next event gets, `first` the lowest that is still there. `truncated` has one bit for
 /// each class of events that has met its quota.
-const SCHEMA: &str = "
+const FIRST_SCHEMA: &str = "
 BEGIN IMMEDIATE;
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY,
@@ -168,10 +172,19 @@ COMMIT;
 
 fn migrate(connection: &Connection) -> Result<(), StoreError> {
     match connection.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))? {
-        0 => Ok(connection.execute_batch(SCHEMA)?),
+        0 => {
+            connection.execute_batch(FIRST_SCHEMA)?;
+            second(connection)
+        }
+        1 => second(connection),
         SCHEMA_VERSION => Ok(()),
         other => Err(StoreError::Failed(format!("the database has version {other}; this gateway knows {SCHEMA_VERSION}"))),
     }
+}
+
+/// From the first version to the second.
+fn second(connection: &Connection) -> Result<(), StoreError> {
+    Ok(connection.execute_batch(&format!("BEGIN IMMEDIATE; {} PRAGMA user_version = 2; COMMIT;", ledger::TABLE))?)
 }
 
 /// The row of a run, made if it is not there.

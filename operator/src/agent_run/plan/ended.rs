@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::super::objects::pod::GRACE_SECONDS;
 use super::super::record;
 use super::super::status::{Ending, Next, condition};
-use super::{Again, Plan, Seen, Write, held, push_status, until};
+use super::{Again, Plan, Seen, Write, held, push_status, started, until};
 
 /// How long a kubelet may stay silent after the grace period of a deleted Pod.
 pub const STOP_PATIENCE: SignedDuration = SignedDuration::from_secs(15);
@@ -26,6 +26,9 @@ pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, now: Timestamp) -> Plan {
     let status = run.status.clone().unwrap_or_default();
     let terminal = status.phase.is_some_and(|phase| phase.is_terminal());
     if !terminal && held(run) && status.started_at.is_some() {
+        if let Some(wait) = started::slices_first(run, now) {
+            return wait;
+        }
         // Deleted while it worked: authority goes with this write, and whoever watches learns of the end.
         let ending = Ending::new(Reason::Cancelled, "the AgentRun was deleted");
         return Plan::status(run, Next::of(run, now).ended(&ending).done(), Again::Slowly);

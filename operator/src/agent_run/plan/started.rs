@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::super::objects::{Owner, network_policy, pod as builder};
 use super::super::sandbox::{self, Sandbox};
-use super::super::status::{Ending, Next, condition};
+use super::super::status::{Ending, Next, awaits_slices, condition};
 use super::ended::{self, STOP_PATIENCE};
 use super::{Again, Making, Plan, Seen, Write, attempt, held, push_status, until};
 
@@ -124,7 +124,16 @@ fn decided(status: &AgentRunStatus, cancelling: bool, pod: &Seen<Box<Pod>>, time
 }
 
 fn end(run: &AgentRun, ending: &Ending, now: Timestamp) -> Plan {
+    if let Some(wait) = slices_first(run, now) {
+        return wait;
+    }
     Plan::status(run, Next::of(run, now).ended(ending).done(), Again::Slowly)
+}
+
+/// Before a budget is closed, gateways give back what they hold in advance, so that what is spent is exact at the end.
+pub fn slices_first(run: &AgentRun, now: Timestamp) -> Option<Plan> {
+    let until_then = awaits_slices(run.status.as_ref()?, now)?;
+    Some(Plan::status(run, Next::of(run, now).closing().done(), until(now, until_then)))
 }
 
 fn identity(pod: &Pod) -> (&str, &str) {
@@ -134,7 +143,7 @@ fn identity(pod: &Pod) -> (&str, &str) {
 /// Authority first, then the Pod; the run ends when the Pod has, or when its node no longer answers.
 fn cancel(run: &AgentRun, status: &AgentRunStatus, pod: &Seen<Box<Pod>>, now: Timestamp) -> Plan {
     if !cancelling(run, status) {
-        return Plan::status(run, Next::of(run, now).cancelling().done(), Again::Slowly);
+        return slices_first(run, now).unwrap_or_else(|| Plan::status(run, Next::of(run, now).cancelling().done(), Again::Slowly));
     }
     let cancelled = Ending::new(Reason::Cancelled, "cancelled on request");
     match pod {

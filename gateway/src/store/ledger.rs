@@ -1,0 +1,39 @@
+//! What this gateway has taken of runs' budgets, on disk: so that a restart loses no charge, and that a cluster whose state was
+//! restored from an older backup does not have its budgets spent a second time.
+
+use agentrun_crds::budget::{Amount, Spent};
+
+use super::Answer;
+
+/// What is known of one run's budget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The run's `spent` as it was last written by us. It cannot be less.
+    pub spent: Spent,
+    /// What we hold beyond it.
+    pub slice: Option<TakenSlice>,
+}
+
+/// A reservation of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenSlice {
+    pub id: String,
+    pub amount: Amount,
+    /// What calls had taken of it at most (settled or in flight) and attempts, where that is known for sure.
+    pub used: Option<(Amount, i64)>,
+}
+
+/// Where it is kept.
+pub trait BudgetLedger: Send + Sync + 'static {
+    /// Replace what is known of a run. Durable before it answers; `used` is not kept.
+    fn take(&self, run_uid: &str, taken: Taken) -> Answer<'_, ()>;
+
+    /// Note what calls have taken of a slice at most. Cheap; survives the process but need not survive the machine.
+    fn note(&self, run_uid: &str, slice: &str, used: Amount, attempts: i64);
+
+    /// Everything that is known, by run UID.
+    fn taken(&self) -> Answer<'_, Vec<(String, Taken)>>;
+
+    /// Drop what is known of a run.
+    fn forget(&self, run_uid: &str) -> Answer<'_, ()>;
+}
