@@ -91,6 +91,34 @@ pub struct OfferedModel {
     pub provider: String,
     /// Name of one of that provider's models.
     pub model: String,
+    /// Other providers to ask, in order, when those before them cannot answer. They must speak the same dialect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<OfferedFallback>,
+    /// A model for embeddings that runs with this one may call too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embeddings: Option<OfferedEmbeddings>,
+}
+
+/// A model at another provider.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferedFallback {
+    /// Name of a ModelProvider in the gateway's namespace.
+    pub provider: String,
+    /// Name of one of that provider's models.
+    pub model: String,
+}
+
+/// A model whose provider speaks OpenAIEmbeddings.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferedEmbeddings {
+    /// The name that calls use.
+    pub name: String,
+    /// Name of a ModelProvider in the gateway's namespace.
+    pub provider: String,
+    /// Name of one of that provider's models.
+    pub model: String,
 }
 
 /// Ceilings for each run and for the namespace.

@@ -11,6 +11,7 @@ use crate::agent_run::Check;
 use crate::agent_template::AgentTemplateSpec;
 use crate::approval_rules::ApprovalRule;
 use crate::budget::{Budget, Limit};
+use crate::model_provider::Dialect;
 
 /// What is known of a run.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -127,6 +128,9 @@ pub struct Resolved {
     /// SHA-256 (hex) over the policy's spec.
     pub policy_sha256: String,
     pub model: ResolvedModel,
+    /// A model for embeddings, where the policy offers one beside the run's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embeddings: Option<ResolvedModel>,
     pub image: String,
     /// Absent: the built-in agent works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,6 +185,9 @@ pub struct ResolvedModel {
     pub name: String,
     /// ModelProvider in the gateway's namespace.
     pub provider: String,
+    /// What it spoke when the run was accepted; absent in runs from before there was a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<Dialect>,
     /// The upstream's name.
     pub model: String,
     pub max_output_tokens: i64,
@@ -189,6 +196,32 @@ pub struct ResolvedModel {
     pub input_micros_per_million: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_micros_per_million: Option<i64>,
+    /// Input read from the provider's cache; absent = as other input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input_micros_per_million: Option<i64>,
+    /// Input written to it; absent = as other input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_micros_per_million: Option<i64>,
+    /// Asked in this order when those before cannot answer; they speak the same dialect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<ResolvedFallback>,
+}
+
+/// A model at another provider; members as in `ResolvedModel`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedFallback {
+    pub provider: String,
+    pub model: String,
+    pub max_output_tokens: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_micros_per_million: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_micros_per_million: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input_micros_per_million: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_micros_per_million: Option<i64>,
 }
 
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]

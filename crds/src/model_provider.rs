@@ -24,14 +24,15 @@ use serde::{Deserialize, Serialize};
 pub struct ModelProviderSpec {
     /// The wire format.
     pub dialect: Dialect,
-    /// Full URL of the completion endpoint; https, unless `plainHTTP` is `Allowed`. No credentials, query or fragment.
+    /// Full URL of the dialect's endpoint, such as `https://api.example.com/v1/messages`; for Gemini that of its models, such as
+    /// `https://api.example.com/v1beta/models`. https, unless `plainHTTP` is `Allowed`. No credentials, query or fragment.
     pub url: String,
     /// Whether `http://` is accepted, for a model server inside the cluster. Default `Refused`.
     #[serde(default, rename = "plainHTTP")]
     pub plain_http: PlainHttp,
     /// PEM certificates to trust for this URL in place of the public ones.
     pub ca_bundle: Option<String>,
-    /// The key, sent as `Authorization: Bearer`.
+    /// The key, sent in the header that the dialect wants.
     pub secret_ref: SecretKeyRef,
     /// Labels a namespace must carry for its runs to use this provider. Unset: no namespace.
     pub allowed_namespaces: Option<NamespaceSelector>,
@@ -45,10 +46,32 @@ pub struct ModelProviderSpec {
     pub caps: Caps,
 }
 
-#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+/// A wire format; JSON and streamed.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// OpenAI chat/completions, JSON and streamed.
+    /// OpenAI chat/completions.
     OpenAIChat,
+    /// OpenAI Responses.
+    OpenAIResponses,
+    /// OpenAI embeddings; never streamed.
+    OpenAIEmbeddings,
+    /// Anthropic Messages, and its counting of tokens.
+    AnthropicMessages,
+    /// Gemini generateContent, streamGenerateContent and countTokens.
+    Gemini,
+}
+
+impl Dialect {
+    /// The word as it stands in YAML.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dialect::OpenAIChat => "OpenAIChat",
+            Dialect::OpenAIResponses => "OpenAIResponses",
+            Dialect::OpenAIEmbeddings => "OpenAIEmbeddings",
+            Dialect::AnthropicMessages => "AnthropicMessages",
+            Dialect::Gemini => "Gemini",
+        }
+    }
 }
 
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +115,13 @@ pub struct ProvidedModel {
 pub struct Price {
     pub input: String,
     pub output: String,
+    /// Input that the provider read from its cache. Default: as `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<String>,
+    /// Input that the provider wrote into its cache, at the dearest that a call may ask for. Default: as `input`, with
+    /// AnthropicMessages twice that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<String>,
 }
 
 /// Durations such as `5s`, `10m`.

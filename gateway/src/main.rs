@@ -91,7 +91,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone()));
     tokio::spawn(Expiry { status: state.status.clone(), directory: state.runs.clone(), clock: clock.clone() }.run());
     tokio::spawn(state.ledger.keep());
-    let longest_call = Box::new(move |provider: &str| proxy.longest_call(provider));
+    let longest_call = Box::new(move |_: &str| proxy.longest_call());
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 
     let tcp = bind("sandbox", config.sandbox_listen).await?;

@@ -33,6 +33,8 @@ pub struct Metrics {
     input_tokens: Counter,
     output_tokens: Counter,
     upstream_attempts: Counter,
+    failovers: Counter,
+    breakers_opened: Counter,
 }
 
 impl Default for Metrics {
@@ -54,6 +56,10 @@ impl Default for Metrics {
         registry.register("output_tokens", "Output tokens charged", output_tokens.clone());
         let upstream_attempts = Counter::default();
         registry.register("upstream_attempts", "Requests sent to providers, retries included", upstream_attempts.clone());
+        let failovers = Counter::default();
+        registry.register("failovers", "Calls that went on to another provider", failovers.clone());
+        let breakers_opened = Counter::default();
+        registry.register("breakers_opened", "Times that a provider was left alone since it kept failing", breakers_opened.clone());
         Metrics {
             registry: Arc::new(registry),
             model_calls,
@@ -64,6 +70,8 @@ impl Default for Metrics {
             input_tokens,
             output_tokens,
             upstream_attempts,
+            failovers,
+            breakers_opened,
         }
     }
 }
@@ -86,6 +94,16 @@ impl Metrics {
     /// Everything before the provider.
     pub fn dispatched_after(&self, overhead: Duration) {
         self.overhead_seconds.observe(overhead.as_secs_f64());
+    }
+
+    /// A call goes on to another provider.
+    pub fn failed_over(&self) {
+        self.failovers.inc();
+    }
+
+    /// A provider is left alone for a while.
+    pub fn breaker_opened(&self) {
+        self.breakers_opened.inc();
     }
 
     /// `outcome`: `granted` or the error's code.

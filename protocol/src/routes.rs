@@ -22,3 +22,16 @@ pub const APPROVALS: &str = "/sandbox/v1/approvals";
 pub const SOURCE: &str = "/sandbox/v1/source";
 /// POST an OpenAI chat/completions body, model token.
 pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
+/// POST an Anthropic Messages body, model token.
+pub const MESSAGES: &str = "/v1/messages";
+/// POST the same to have its tokens counted, model token.
+pub const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+/// POST an OpenAI Responses body, model token.
+pub const RESPONSES: &str = "/v1/responses";
+/// POST an OpenAI embeddings body, model token.
+pub const EMBEDDINGS: &str = "/v1/embeddings";
+/// GET, model token: the models that the run may use; below it one by name.
+pub const MODELS: &str = "/v1/models";
+/// GET, model token: the same as Gemini lists them; below it one by name, and POST a body to `{model}:generateContent`,
+/// `{model}:streamGenerateContent` and `{model}:countTokens`.
+pub const GEMINI_MODELS: &str = "/v1beta/models";

@@ -14,6 +14,12 @@ pub fn shape(policy: &mut Node<'_>) {
     grammar::word(&mut spec.at("models[].name"), 128);
     grammar::object_name(&mut spec.at("models[].provider"));
     grammar::text(&mut spec.at("models[].model"), 1, 256);
+    spec.at("models[].fallbacks").list(0, 4);
+    for offered in ["models[].fallbacks[]", "models[].embeddings"] {
+        grammar::object_name(&mut spec.at(offered).at("provider"));
+        grammar::text(&mut spec.at(offered).at("model"), 1, 256);
+    }
+    grammar::word(&mut spec.at("models[].embeddings.name"), 128);
     spec.at("images").list_set(0, 64);
     grammar::image(&mut spec.at("images[]"), true);
     grammar::image(&mut spec.at("defaultImage"), false);

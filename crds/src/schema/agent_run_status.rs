@@ -54,19 +54,31 @@ fn bounds(status: &mut Node<'_>) {
     status.at("costText").chars(0, 48);
 }
 
+fn model_bounds(model: &mut Node<'_>) {
+    model.at("provider").chars(1, 253);
+    model.at("model").chars(1, 256);
+    model.at("maxOutputTokens").range(1, 1_000_000_000);
+    for price in ["input", "output", "cachedInput", "cacheWrite"] {
+        model.at(&format!("{price}MicrosPerMillion")).natural();
+    }
+}
+
 fn resolved_bounds(resolved: &mut Node<'_>) {
     resolved.at("policySha256").pattern(SHA256).chars(64, 64);
-    for (name, most) in [("model.name", 128), ("model.provider", 253), ("model.model", 256), ("image", 512), ("runtimeClassName", 253)] {
+    for (name, most) in [("image", 512), ("runtimeClassName", 253)] {
         resolved.at(name).chars(1, most);
+    }
+    for model in ["model", "embeddings"] {
+        resolved.at(model).at("name").chars(1, 128);
+        resolved.at(model).at("fallbacks").list(0, 4);
+        model_bounds(&mut resolved.at(model));
+        model_bounds(&mut resolved.at(model).at("fallbacks[]"));
     }
     for quantity in ["cpu", "memory", "workspace"] {
         resolved.at(quantity).chars(1, 32);
     }
-    for count in ["maxSteps", "wallTimeSeconds", "startupDeadlineSeconds", "model.maxOutputTokens"] {
+    for count in ["maxSteps", "wallTimeSeconds", "startupDeadlineSeconds"] {
         resolved.at(count).range(1, 1_000_000_000);
-    }
-    for price in ["model.inputMicrosPerMillion", "model.outputMicrosPerMillion"] {
-        resolved.at(price).natural();
     }
     budget::amounts(&mut resolved.at("budget"));
     resolved.at("allowedPaths").list(0, 64).each().chars(1, grammar::PATH_BYTES + 3);

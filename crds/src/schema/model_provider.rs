@@ -11,7 +11,7 @@ pub fn shape(provider: &mut Node<'_>) {
         .rule("!self.contains('?') && !self.contains('#')", "may have no query ('?') and no fragment ('#')")
         .rule(
             r"self.matches(r'^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&()*+,;=:%/@?#-]*)?$') && isURL(self)",
-            "must be the full URL of the completion endpoint, such as https://api.example.com/v1/chat/completions",
+            "must be the full URL of the dialect's endpoint, such as https://api.example.com/v1/chat/completions",
         );
     spec.rule_on(
         "url",
@@ -40,8 +40,9 @@ pub fn shape(provider: &mut Node<'_>) {
     spec.at("models").list_by("name", 1, 64);
     let mut model = spec.at("models[]");
     grammar::text(&mut model.at("name"), 1, 256);
-    grammar::decimal(&mut model.at("pricePerMillion.input"));
-    grammar::decimal(&mut model.at("pricePerMillion.output"));
+    for price in ["input", "output", "cachedInput", "cacheWrite"] {
+        grammar::decimal(&mut model.at("pricePerMillion").at(price));
+    }
     model.at("maxOutputTokens").range(1, 1_000_000).default(4_096);
 
     for (timeout, default) in [("connect", "5s"), ("firstByte", "60s"), ("idle", "30s"), ("total", "10m")] {

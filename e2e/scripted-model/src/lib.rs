@@ -1,8 +1,9 @@
-//! An OpenAI-compatible model server that replays scripts, with faults on demand: for the demo, the stories and the tests
+//! A model server that speaks four dialects and replays scripts, with faults on demand: for the demo, the stories and the tests
 //! of gateway and runner. The answer follows from the request alone, so a restart or a parallel run changes nothing;
 //! only "fail the first k tries" and the bill are remembered.
 //!
-//! `POST /v1/chat/completions`; `GET /__bill` (tokens reported, by model), `GET /__seen[?model=…]` (last requests),
+//! `POST /v1/chat/completions`, `/v1/responses`, `/v1/embeddings` (bearer key), `/v1/messages` and its `count_tokens` (`x-api-key`),
+//! `/v1beta/models/{model}:generateContent`, `:streamGenerateContent?alt=sse` and `:countTokens` (`x-goog-api-key`); `GET /__bill` (tokens reported, by model), `GET /__seen[?model=…]` (last requests),
 //! `GET /__wait?model=…&requests=N` (answers once so many have come), `POST /__script` (a script in JSON).
 
 mod ledger;
@@ -23,7 +24,7 @@ use tokio::net::TcpListener;
 pub struct Options {
     /// Scripts besides the built-in ones, which they replace by name.
     pub scripts: Vec<Script>,
-    /// The bearer key to want; without one any key will do.
+    /// The key to want; without one any key will do.
     pub key: Option<String>,
 }
 
@@ -64,7 +65,7 @@ impl Running {
         Ok(Running { url, model, task })
     }
 
-    /// The URL for a ModelProvider.
+    /// The URL for a ModelProvider of OpenAI chat/completions. The other dialects' are at their usual places below `url`.
     pub fn completions(&self) -> String {
         format!("{}/v1/chat/completions", self.url)
     }

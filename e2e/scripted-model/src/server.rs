@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::ledger::{Ledger, Line, Seen};
-use crate::request::ChatRequest;
+use crate::request::{Dialect, Request};
 use crate::script::{FaultKind, Script, Turn};
 use crate::wire::{self, Answer, Part};
 
@@ -71,7 +71,12 @@ impl ScriptedModel {
     /// Every route.
     pub fn router(&self) -> Router {
         Router::new()
-            .route("/v1/chat/completions", post(chat))
+            .route("/v1/chat/completions", post(|State(model), headers, body| served(model, Dialect::Chat, String::new(), headers, body)))
+            .route("/v1/messages", post(|State(model), headers, body| served(model, Dialect::Messages, String::new(), headers, body)))
+            .route("/v1/messages/count_tokens", post(count_messages))
+            .route("/v1/responses", post(|State(model), headers, body| served(model, Dialect::Responses, String::new(), headers, body)))
+            .route("/v1beta/models/{*call}", post(gemini))
+            .route("/v1/embeddings", post(embeddings))
             .route("/__bill", get(|State(model): State<ScriptedModel>| async move { Json(model.bill()) }))
             .route("/__seen", get(seen))
             .route("/__wait", get(wait))
@@ -81,13 +86,17 @@ impl ScriptedModel {
             .with_state(self.clone())
     }
 
-    fn choose(&self, request: &ChatRequest) -> Option<Script> {
+    fn choose(&self, request: &Request) -> Option<Script> {
+        self.by_name(request.marker.as_deref(), &request.model)
+    }
+
+    fn by_name(&self, marker: Option<&str>, model: &str) -> Option<Script> {
         let scripts = self.inner.scripts.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let by_model = || {
-            let name = request.model.strip_prefix("scripted/").unwrap_or(&request.model);
-            scripts.get(name).or_else(|| scripts.values().find(|script| script.models.contains(&request.model)))
+            let name = model.strip_prefix("scripted/").unwrap_or(model);
+            scripts.get(name).or_else(|| scripts.values().find(|script| script.models.iter().any(|named| named == model)))
         };
-        request.marker.as_ref().and_then(|name| scripts.get(name)).or_else(by_model).cloned()
+        marker.and_then(|name| scripts.get(name)).or_else(by_model).cloned()
     }
 }
 
@@ -118,7 +127,7 @@ async fn wait(State(model): State<ScriptedModel>, Query(query): Query<WaitQuery>
 async fn register(State(model): State<ScriptedModel>, body: String) -> Response {
     match Script::parse(&body).and_then(|script| model.register(script)) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(message) => answer_error(wire::error(400, &message, None)),
+        Err(message) => answer_error(wire::error(Dialect::Chat, 400, &message, None)),
     }
 }
 
@@ -126,34 +135,126 @@ fn answer_error((status, body): (u16, Value)) -> Response {
     (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(body)).into_response()
 }
 
-async fn chat(State(model): State<ScriptedModel>, headers: HeaderMap, body: Bytes) -> Response {
-    let ledger = &model.inner.ledger;
-    let request = ChatRequest::parse(&body);
-    let name = request.as_ref().map_or("invalid", |request| &request.model).to_owned();
-    ledger.keep(&name, &headers, &body);
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
-    let script = request.as_ref().ok().and_then(|request| model.choose(request));
-    let wanted = script.as_ref().and_then(|script| script.key.as_ref()).or(model.inner.key.as_ref());
-    let Some(bearer) = bearer.filter(|key| !key.is_empty() && wanted.is_none_or(|wanted| wanted == key)) else {
-        ledger.count(&name, |line| line.unauthorized += 1);
-        return answer_error(wire::error(401, &format!("Incorrect API key provided: {}.", bearer.unwrap_or_default()), None));
+/// The key, in the header in which the dialect wants it.
+fn key(dialect: Dialect, headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let key = match dialect {
+        Dialect::Chat | Dialect::Responses => text("authorization").and_then(|value| value.strip_prefix("Bearer ")),
+        Dialect::Messages => text("x-api-key"),
+        Dialect::Gemini => text("x-goog-api-key"),
     };
-    ledger.count(&name, |line| line.requests += 1);
+    key.filter(|key| !key.is_empty())
+}
+
+/// Keep the request, and check its key and model; the answer otherwise is a refusal.
+fn admit(
+    model: &ScriptedModel,
+    dialect: Dialect,
+    name: &str,
+    script: Option<&Script>,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<String, Box<Response>> {
+    let ledger = &model.inner.ledger;
+    ledger.keep(name, headers, body);
+    let key = key(dialect, headers);
+    let wanted = script.and_then(|script| script.key.as_ref()).or(model.inner.key.as_ref());
+    let Some(key) = key.filter(|key| wanted.is_none_or(|wanted| wanted == key)) else {
+        ledger.count(name, |line| line.unauthorized += 1);
+        let message = format!("Incorrect API key provided: {}.", key.unwrap_or_default());
+        return Err(Box::new(answer_error(wire::error(dialect, 401, &message, None))));
+    };
+    ledger.count(name, |line| line.requests += 1);
+    Ok(key.to_owned())
+}
+
+fn no_model(dialect: Dialect, name: &str) -> Response {
+    answer_error(wire::error(dialect, 404, &format!("The model `{name}` does not exist or you do not have access to it."), None))
+}
+
+async fn served(model: ScriptedModel, dialect: Dialect, path: String, headers: HeaderMap, body: Bytes) -> Response {
+    let request = Request::parse(dialect, &path, &body);
+    let name = request.as_ref().map_or("invalid", |request| &request.model).to_owned();
+    let script = request.as_ref().ok().and_then(|request| model.choose(request));
+    let key = match admit(&model, dialect, &name, script.as_ref(), &headers, &body) {
+        Ok(key) => key,
+        Err(refused) => return *refused,
+    };
     let request = match request {
         Ok(request) => request,
-        Err(bad) => return answer_error(bad.into()),
+        Err(bad) => return answer_error(wire::refused(dialect, &bad)),
     };
-    let Some(script) = script else {
-        return answer_error(wire::error(404, &format!("The model `{name}` does not exist or you do not have access to it."), None));
-    };
-    let tries = ledger.try_number(&script.name, request.conversation);
+    let Some(script) = script else { return no_model(dialect, &name) };
+    let tries = model.inner.ledger.try_number(&script.name, request.conversation);
     let turn = &script.turns[request.turn.min(script.turns.len() - 1)];
     let faults: Vec<&FaultKind> =
         turn.faults.iter().filter(|fault| fault.times.is_none_or(|times| tries < times)).map(|fault| &fault.kind).collect();
-    respond(&model, turn, &request, &faults, bearer).await
+    respond(&model, turn, &request, &faults, &key).await
 }
 
-async fn respond(model: &ScriptedModel, turn: &Turn, request: &ChatRequest, faults: &[&FaultKind], bearer: &str) -> Response {
+#[derive(serde::Deserialize)]
+struct GeminiQuery {
+    alt: Option<String>,
+}
+
+/// `{model}:generateContent`, `{model}:streamGenerateContent?alt=sse` and `{model}:countTokens`.
+async fn gemini(
+    State(model): State<ScriptedModel>,
+    Path(path): Path<String>,
+    Query(query): Query<GeminiQuery>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    match path.rsplit_once(':').map(|(_, call)| call) {
+        Some("generateContent") => served(model, Dialect::Gemini, path, headers, body).await,
+        Some("streamGenerateContent") if query.alt.as_deref() == Some("sse") => served(model, Dialect::Gemini, path, headers, body).await,
+        Some("countTokens") => {
+            let name = path.trim_end_matches(":countTokens");
+            counted(&model, Dialect::Gemini, name, &headers, &body, |tokens| json!({"totalTokens": tokens, "promptTokensDetails": []}))
+        }
+        _ => answer_error(wire::error(Dialect::Gemini, 404, "there is no such call; streams are served with alt=sse", None)),
+    }
+}
+
+async fn count_messages(State(model): State<ScriptedModel>, headers: HeaderMap, body: Bytes) -> Response {
+    let value: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let name = value["model"].as_str().unwrap_or("invalid");
+    counted(&model, Dialect::Messages, name, &headers, &body, |tokens| json!({"input_tokens": tokens}))
+}
+
+fn counted(
+    model: &ScriptedModel,
+    dialect: Dialect,
+    name: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+    answer: impl FnOnce(u64) -> Value,
+) -> Response {
+    let script = model.by_name(None, name);
+    match admit(model, dialect, name, script.as_ref(), headers, body) {
+        Err(refused) => *refused,
+        Ok(_) if script.is_none() => no_model(dialect, name),
+        Ok(_) => Json(answer(wire::tokens(body.len() as u64))).into_response(),
+    }
+}
+
+async fn embeddings(State(model): State<ScriptedModel>, headers: HeaderMap, body: Bytes) -> Response {
+    let value: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let name = value["model"].as_str().unwrap_or("invalid");
+    let script = model.by_name(None, name);
+    match admit(&model, Dialect::Chat, name, script.as_ref(), &headers, &body) {
+        Err(refused) => *refused,
+        Ok(_) if script.is_none() => no_model(Dialect::Chat, name),
+        Ok(_) => {
+            let part = wire::embeddings::answer(&value);
+            sent(&model, name, part.reports);
+            model.inner.ledger.count(name, |line| line.finished += 1);
+            ([(header::CONTENT_TYPE, "application/json")], part.bytes).into_response()
+        }
+    }
+}
+
+async fn respond(model: &ScriptedModel, turn: &Turn, request: &Request, faults: &[&FaultKind], bearer: &str) -> Response {
     let mut pace = Duration::ZERO;
     let mut cut = None;
     let mut padding = None;
@@ -181,7 +282,7 @@ async fn respond(model: &ScriptedModel, turn: &Turn, request: &ChatRequest, faul
                 } else {
                     "The scripted model failed as told.".into()
                 };
-                let mut response = answer_error(wire::error(*code, &message, None));
+                let mut response = answer_error(wire::error(request.dialect, *code, &message, None));
                 if let Some(value) = retry_after.as_ref().and_then(|value| value.parse().ok()) {
                     response.headers_mut().insert(header::RETRY_AFTER, value);
                 }
@@ -195,11 +296,8 @@ async fn respond(model: &ScriptedModel, turn: &Turn, request: &ChatRequest, faul
     let mut parts: Box<dyn Iterator<Item = Part> + Send> = match (malformed, request.stream) {
         (true, true) => Box::new([Part::plain("data: {\"choices\": [{\"delta\": \n\n"), Part::plain("data: [DONE]\n\n")].into_iter()),
         (true, false) => Box::new(std::iter::once(Part::plain("{\"choices\": [{\"message\": "))),
-        (false, true) if endless => {
-            let include_usage = request.include_usage;
-            Box::new(std::iter::repeat_with(move || answer.endless_chunk(include_usage)))
-        }
-        (false, true) => Box::new(answer.stream(request.include_usage, done).into_iter()),
+        (false, true) if endless => Box::new(std::iter::repeat_with(move || answer.endless_chunk())),
+        (false, true) => Box::new(answer.stream(done).into_iter()),
         (false, false) if endless => {
             Box::new(std::iter::once(Part::plain("{\"padding\":\"")).chain(std::iter::repeat_with(|| Part::plain("and so on "))))
         }
@@ -207,7 +305,7 @@ async fn respond(model: &ScriptedModel, turn: &Turn, request: &ChatRequest, faul
         (false, false) => Box::new(in_pieces(answer.json())),
     };
     if let Some(bytes) = padding {
-        parts = Box::new(padded(parts, bytes, request.stream));
+        parts = Box::new(padded(parts, bytes, request));
     }
     let kind = if request.stream { "text/event-stream; charset=utf-8" } else { "application/json" };
     let headers = [(header::CONTENT_TYPE, kind), (header::HeaderName::from_static("x-request-id"), "req_scripted")];
@@ -233,9 +331,10 @@ fn in_pieces(part: Part) -> impl Iterator<Item = Part> {
 }
 
 /// Put a long string before the rest, in the first event of a stream or as the first member of the JSON object.
-fn padded(parts: Box<dyn Iterator<Item = Part> + Send>, bytes: u64, stream: bool) -> impl Iterator<Item = Part> + Send {
+fn padded(parts: Box<dyn Iterator<Item = Part> + Send>, bytes: u64, request: &Request) -> impl Iterator<Item = Part> + Send + use<> {
     const BLOCK: u64 = 64 * 1024;
-    let (open, close) = if stream { ("data: {\"choices\":[],\"padding\":\"", "\"}\n\n") } else { ("{\"padding\":\"", "\",") };
+    let stream = request.stream;
+    let (open, close) = if stream { wire::padding(request.dialect) } else { ("{\"padding\":\"", "\",") };
     let block = Bytes::from(vec![b'x'; BLOCK as usize]);
     let blocks = (0..bytes.div_ceil(BLOCK)).map(move |at| Part::plain(block.slice(..BLOCK.min(bytes - at * BLOCK) as usize)));
     let rest = parts.enumerate().map(move |(at, mut part)| {

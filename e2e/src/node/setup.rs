@@ -113,10 +113,10 @@ impl Story {
             self.model.register(&Script { key: Some(self.key.clone()), ..Script::new(&upstream, turns) }).await?;
             provided.push(ProvidedModel {
                 name: upstream.clone(),
-                price_per_million: Some(Price { input: "0.50".into(), output: "1.50".into() }),
+                price_per_million: Some(Price { input: "0.50".into(), output: "1.50".into(), cached_input: None, cache_write: None }),
                 max_output_tokens: Some(4096),
             });
-            offered.push(OfferedModel { name, provider: self.namespace.clone(), model: upstream });
+            offered.push(OfferedModel { name, provider: self.namespace.clone(), model: upstream, fallbacks: Vec::new(), embeddings: None });
         }
         let secret = Secret {
             metadata: self.metadata(&self.namespace),

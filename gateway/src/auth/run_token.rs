@@ -55,13 +55,8 @@ impl<A: RunAudience> FromRequestParts<AppState> for RunCaller<A> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let token = match bearer(&parts.headers) {
-            Some(token) => token,
-            None if A::AUDIENCE == Some(Audience::Model) => {
-                parts.headers.get("x-api-key").and_then(|value| value.to_str().ok()).ok_or_else(ApiError::inactive_run_token)?
-            }
-            None => return Err(ApiError::inactive_run_token()),
-        };
+        let token = if A::AUDIENCE == Some(Audience::Model) { model_token(&parts.headers) } else { bearer(&parts.headers) };
+        let token = token.ok_or_else(ApiError::inactive_run_token)?;
         let now = state.clock.unix_seconds();
         let ring = state.keys.current();
         let claims = match A::AUDIENCE {
@@ -91,6 +86,14 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The token of a model call, in any header in which a model's client puts its key. Some send two, one of them a stand-in.
+fn model_token(headers: &HeaderMap) -> Option<&str> {
+    let key = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let candidates = [bearer(headers), key("x-api-key"), key("x-goog-api-key")];
+    let mut given = candidates.into_iter().flatten();
+    given.clone().find(|token| token.starts_with("ar1.")).or_else(|| given.next())
 }
 
 /// Why a well-signed token grants nothing.

@@ -10,9 +10,10 @@ use agentrun_protocol::event::EventType;
 use futures::FutureExt;
 use serde_json::json;
 
+use super::prices::Prices;
 use super::usage::Usage;
 use crate::app::AppState;
-use crate::budget::{Charge, Dispatched, Price, Settled};
+use crate::budget::{Charge, Dispatched, Settled};
 
 /// How a call that was sent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +75,21 @@ pub struct Booking {
     state: AppState,
     run: Arc<AgentRun>,
     model: String,
-    price: Option<Price>,
+    prices: Option<Prices>,
     started: Instant,
     dispatched: Option<Dispatched>,
 }
 
 impl Booking {
-    pub fn new(state: AppState, run: Arc<AgentRun>, model: String, price: Option<Price>, started: Instant, dispatched: Dispatched) -> Self {
-        Booking { state, run, model, price, started, dispatched: Some(dispatched) }
+    pub fn new(
+        state: AppState,
+        run: Arc<AgentRun>,
+        model: String,
+        prices: Option<Prices>,
+        started: Instant,
+        dispatched: Dispatched,
+    ) -> Self {
+        Booking { state, run, model, prices, started, dispatched: Some(dispatched) }
     }
 
     /// The proof that the provider's key may be used.
@@ -105,7 +113,7 @@ impl Booking {
                     requests: granted.requests,
                     input_tokens: usage.input_tokens,
                     output_tokens: usage.output_tokens,
-                    cost_micros: self.price.map_or(0, |price| price.cost(usage.input_tokens, usage.output_tokens)),
+                    cost_micros: self.prices.map_or(0, |prices| prices.cost(usage)),
                 },
                 attempts: 1,
             },
@@ -166,7 +174,10 @@ impl Ended {
             data["requestsSpent"] = settled.requests_spent.into();
             data["requestsLimit"] = settled.requests_limit.into();
         }
-        state.recorder.record_soon(run.clone(), key, EventType::ModelCall, data);
+        // What counts against no budget is no news either.
+        if granted != Amount::default() {
+            state.recorder.record_soon(run.clone(), key, EventType::ModelCall, data);
+        }
         if settled.is_some_and(|settled| settled.overrun) {
             tracing::error!(run = crate::runs::name(&run), "a provider reported more than was reserved; the budget is closed");
             let data = json!({ "gate": "Closed", "dimension": "overrun" });

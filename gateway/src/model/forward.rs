@@ -1,4 +1,5 @@
-//! From a reservation to an answer: dispatch, at most one retry with a reservation of its own, then the reply read and judged.
+//! From a reservation to an answer: dispatch, one retry or the next provider with a reservation of its own, then the reply read
+//! and judged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use agentrun_crds::AgentRun;
 use agentrun_protocol::token::Claims;
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -17,14 +18,17 @@ use super::provider::Provider;
 use super::pump::Pump;
 use super::refusal;
 use super::revocation::Permit;
-use super::upstream::{self, Failure, ReadError};
+use super::target::{self, Target};
+use super::upstream::{self, Failure, Outgoing, ReadError};
 use super::usage;
 use crate::app::AppState;
-use crate::budget::{Ask, Reserved};
+use crate::budget::Reserved;
 use crate::error::ApiError;
 
-/// Wait before the one retry.
+/// Wait before the one retry at the same provider.
 const BACKOFF: Duration = Duration::from_millis(250);
+/// A provider that limits the rate is asked again if it says that it will be no longer than this.
+const SHORT_WAIT: Duration = Duration::from_secs(2);
 /// What is read of a provider's error.
 const ERROR_BYTES: usize = 64 * 1024;
 const ERROR_TIME: Duration = Duration::from_secs(5);
@@ -35,12 +39,13 @@ pub struct Admitted {
     pub run: Arc<AgentRun>,
     pub claims: Claims,
     pub call: Call,
-    pub provider: Arc<Provider>,
-    /// The upstream's name of the model.
-    pub upstream_model: String,
+    /// For the provider, besides our own.
+    pub headers: HeaderMap,
+    pub targets: Vec<Target>,
+    /// The target that the reservation was made for.
+    pub first: usize,
     /// The run's name of the model.
     pub model: String,
-    pub ask: Ask,
     pub permit: Permit,
     pub slot: OwnedSemaphorePermit,
     pub started: Instant,
@@ -49,120 +54,190 @@ pub struct Admitted {
 /// What one dispatch came to, if not an answer to hand on.
 struct Failed {
     error: ApiError,
-    /// Nothing was answered that could not be asked again.
-    retry: bool,
+    next: Next,
+    /// The request counts, also if nothing else of it does.
+    counted: bool,
+}
+
+/// What may still be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The request itself is at fault.
+    Nothing,
+    /// It may have been taken, or this provider will not have it.
+    OtherProvider,
+    /// Nothing was taken: the same provider may be asked again after a while.
+    Again(Duration),
+}
+
+/// A provider's answer that is one.
+struct Answered {
+    booking: Booking,
+    response: http::Response<Incoming>,
+    provider: Arc<Provider>,
 }
 
 impl Admitted {
     /// Send it and answer.
     pub async fn forward(self, reserved: Reserved) -> Result<Response, ApiError> {
-        let deadline = tokio::time::Instant::now() + self.provider.timeouts.total;
+        let started = tokio::time::Instant::now();
         let revoked = self.permit.revoked().clone();
         // When the run loses its authority, dropping the call stops the upstream and charges the reservation.
-        let (booking, answer) = tokio::select! {
+        let answered = tokio::select! {
             biased;
             () = revoked.cancelled() => return Err(self.permit.refusal()),
-            dispatched = self.dispatch_with_retry(reserved) => dispatched?,
+            answered = self.ask_in_turn(reserved) => answered?,
         };
-        if self.call.stream() { self.stream(booking, answer, deadline) } else { self.whole(booking, answer, deadline).await }
+        let deadline = started + answered.provider.timeouts.total;
+        if self.call.stream() { self.stream(answered, deadline) } else { self.whole(answered, deadline).await }
     }
 
-    async fn dispatch_with_retry(&self, reserved: Reserved) -> Result<(Booking, http::Response<Incoming>), ApiError> {
-        let first = match self.dispatch(reserved).await {
-            Ok(answer) => return Ok(answer),
+    /// One provider after the other until one answers; a single one is asked once more if nothing was taken. All of it is one
+    /// request of the run, and each dispatch has a reservation of its own.
+    async fn ask_in_turn(&self, reserved: Reserved) -> Result<Answered, ApiError> {
+        let mut at = self.first;
+        let mut failed = match self.dispatch(&self.targets[at], reserved).await {
+            Ok(answered) => return Ok(answered),
             Err(failed) => failed,
         };
-        if !first.retry {
-            return Err(first.error);
+        let mut counted = failed.counted;
+        loop {
+            let now = tokio::time::Instant::now();
+            at = match failed.next {
+                Next::Nothing => return Err(failed.error),
+                // Another one, if there is one that is worth it.
+                next => match (target::first_willing(&self.targets, at + 1, now), next) {
+                    (Ok(other), _) => {
+                        self.state.metrics.failed_over();
+                        other
+                    }
+                    (Err(_), Next::Again(wait)) if self.targets.len() == 1 && at == self.first => {
+                        tokio::time::sleep(wait).await;
+                        self.targets.len() // past the end: the same once more
+                    }
+                    _ => return Err(failed.error),
+                },
+            };
+            let target = self.targets.get(at).unwrap_or(&self.targets[self.first]);
+            let ask = target.ask(&self.call, i64::from(!counted));
+            let Ok(reserved) = self.state.ledger.reserve(self.run.clone(), self.claims, ask).await else { return Err(failed.error) };
+            failed = match self.dispatch(target, reserved).await {
+                Ok(answered) => return Ok(answered),
+                Err(failed) => failed,
+            };
+            counted |= failed.counted;
         }
-        tokio::time::sleep(BACKOFF).await;
-        let again = Ask { requests: 0, ..self.ask };
-        let Ok(reserved) = self.state.ledger.reserve(self.run.clone(), self.claims, again).await else { return Err(first.error) };
-        self.dispatch(reserved).await.map_err(|second| second.error)
     }
 
-    async fn dispatch(&self, reserved: Reserved) -> Result<(Booking, http::Response<Incoming>), Failed> {
-        let body = self.call.render(&self.upstream_model, reserved.granted().amount.output_tokens);
+    async fn dispatch(&self, target: &Target, reserved: Reserved) -> Result<Answered, Failed> {
+        let provider = target.provider.clone();
+        let operation = self.call.operation();
+        let Ok(uri) = provider.uri(operation, &target.model) else {
+            tracing::error!("a model's name does not fit into its provider's URL");
+            return Err(Failed { error: refusal::misconfigured(), next: Next::OtherProvider, counted: false });
+        };
+        let body = self.call.render(&target.model, reserved.granted().amount.output_tokens);
+        let outgoing = Outgoing { uri, headers: self.headers.clone(), body, stream: self.call.stream() };
         self.state.metrics.dispatched_after(self.started.elapsed());
         let dispatched = reserved.dispatch();
-        let booking = Booking::new(self.state.clone(), self.run.clone(), self.model.clone(), self.ask.price, self.started, dispatched);
-        let Some(proof) = booking.dispatched() else { return Err(Failed { error: ApiError::internal("no reservation"), retry: false }) };
-        let sent = upstream::send(&self.state.model.providers, &self.provider, proof, body, self.call.stream()).await;
-        let response = match sent {
-            Ok(response) => response,
+        let booking = Booking::new(self.state.clone(), self.run.clone(), self.model.clone(), target.prices, self.started, dispatched);
+        let Some(proof) = booking.dispatched() else {
+            return Err(Failed { error: ApiError::internal("no reservation"), next: Next::Nothing, counted: false });
+        };
+        let sent = upstream::send(&self.state.model.providers, &provider, proof, outgoing).await;
+        if !matches!(sent, Ok(_) | Err(Failure::NoKey(_))) {
+            self.note_failure(&provider);
+        }
+        let (bill, ending, error, next) = match sent {
+            Ok(response) if response.status() == StatusCode::OK => {
+                provider.breaker.answered();
+                return Ok(Answered { booking, response, provider });
+            }
+            Ok(response) => return Err(self.refused(booking, response, &provider).await),
             Err(Failure::NoKey(error)) => {
                 tracing::error!(%error, "a provider's key cannot be used");
                 booking.finish(Bill::Nothing, Ending::NoKey);
-                return Err(Failed { error: refusal::misconfigured(), retry: false });
+                return Err(Failed { error: refusal::misconfigured(), next: Next::OtherProvider, counted: false });
             }
-            Err(Failure::NotSent) => {
-                booking.finish(Bill::NotSent, Ending::Unreachable);
-                return Err(Failed { error: refusal::unavailable(), retry: true });
-            }
-            Err(Failure::Lost) => {
-                booking.finish(Bill::Reservation, Ending::Lost);
-                return Err(Failed { error: refusal::unavailable(), retry: false });
-            }
-            Err(Failure::Slow) => {
-                booking.finish(Bill::Reservation, Ending::TimedOut);
-                return Err(Failed { error: refusal::timed_out(), retry: false });
-            }
+            Err(Failure::NotSent) => (Bill::NotSent, Ending::Unreachable, refusal::unavailable(), Next::Again(BACKOFF)),
+            Err(Failure::Lost) => (Bill::Reservation, Ending::Lost, refusal::unavailable(), Next::OtherProvider),
+            Err(Failure::Slow) => (Bill::Reservation, Ending::TimedOut, refusal::timed_out(), Next::OtherProvider),
         };
-        if response.status() == StatusCode::OK {
-            return Ok((booking, response));
+        booking.finish(bill, ending);
+        Err(Failed { error, next, counted: true })
+    }
+
+    fn note_failure(&self, provider: &Provider) {
+        if provider.breaker.failed(tokio::time::Instant::now()) {
+            tracing::warn!("a provider keeps failing; it is left alone for a while");
+            self.state.metrics.breaker_opened();
         }
-        Err(self.refused(booking, response).await)
     }
 
     /// The provider answered, but not with a completion.
-    async fn refused(&self, booking: Booking, response: http::Response<Incoming>) -> Failed {
+    async fn refused(&self, booking: Booking, response: http::Response<Incoming>, provider: &Provider) -> Failed {
         let status = response.status();
         tracing::warn!(provider_status = status.as_u16(), "a provider refused a call");
         if status.is_success() || status.is_informational() {
             booking.finish(Bill::Reservation, Ending::Invalid);
-            return Failed { error: refusal::invalid_response(), retry: false };
+            return Failed { error: refusal::invalid_response(), next: Next::OtherProvider, counted: true };
         }
         let retry_after = refusal::safe_retry_after(response.headers().get(header::RETRY_AFTER));
         let body = upstream::collect(response.into_body(), ERROR_BYTES, ERROR_TIME, tokio::time::Instant::now() + ERROR_TIME).await;
         // An answer that is cut says nothing for sure, not even that nothing was billed.
         let bill = if body.is_ok() { Bill::RequestOnly } else { Bill::Reservation };
-        let ending = match status.as_u16() {
+        let (ending, next) = match status.as_u16() {
             401 | 403 => {
-                self.state.model.providers.forget_key(&self.provider);
-                Ending::AuthFailed
+                self.state.model.providers.forget_key(provider);
+                (Ending::AuthFailed, Next::OtherProvider)
             }
-            429 => Ending::RateLimited,
-            _ => Ending::Refused,
+            429 => match retry_after.as_ref().and_then(refusal::seconds).filter(|wait| *wait <= SHORT_WAIT) {
+                Some(wait) => (Ending::RateLimited, Next::Again(wait.max(BACKOFF))),
+                None => (Ending::RateLimited, Next::OtherProvider),
+            },
+            500 | 502 | 503 | 504 | 529 => (Ending::Refused, Next::Again(BACKOFF)),
+            400 | 413 | 422 => (Ending::Refused, Next::Nothing),
+            _ => (Ending::Refused, Next::OtherProvider),
         };
+        if status.is_server_error() {
+            self.note_failure(provider);
+        } else {
+            provider.breaker.answered();
+        }
+        // The same provider must not be asked again for what may have been taken.
+        let next = if body.is_ok() || next == Next::Nothing { next } else { Next::OtherProvider };
         booking.finish(bill, ending);
         let code = body.ok().and_then(|body| upstream::known_error_code(&body));
-        Failed { error: refusal::provider_status(status, code, retry_after), retry: matches!(status.as_u16(), 500 | 502 | 503 | 504) }
+        Failed { error: refusal::provider_status(status, code, retry_after), next, counted: true }
     }
 
-    fn stream(self, booking: Booking, answer: http::Response<Incoming>, deadline: tokio::time::Instant) -> Result<Response, ApiError> {
+    fn stream(self, answered: Answered, deadline: tokio::time::Instant) -> Result<Response, ApiError> {
+        let Answered { booking, response: answer, provider } = answered;
         if !upstream::is_media_type(answer.headers(), "text/event-stream") {
             booking.finish(Bill::Reservation, Ending::Invalid);
             return Err(refusal::invalid_response());
         }
         let pump = Pump {
             upstream: answer.into_body(),
+            operation: self.call.operation(),
             usage_wanted: self.call.usage_wanted(),
             booking,
             permit: self.permit,
             slot: self.slot,
-            idle: self.provider.timeouts.idle,
+            idle: provider.timeouts.idle,
             deadline,
-            response_bytes: self.provider.response_bytes,
+            response_bytes: provider.response_bytes,
         };
         Ok(pump.start(&self.state.model.tasks))
     }
 
-    async fn whole(self, booking: Booking, answer: http::Response<Incoming>, deadline: tokio::time::Instant) -> Result<Response, ApiError> {
+    async fn whole(self, answered: Answered, deadline: tokio::time::Instant) -> Result<Response, ApiError> {
+        let Answered { booking, response: answer, provider } = answered;
         if !upstream::is_media_type(answer.headers(), "application/json") {
             booking.finish(Bill::Reservation, Ending::Invalid);
             return Err(refusal::invalid_response());
         }
-        let reading = upstream::collect(answer.into_body(), self.provider.response_bytes, self.provider.timeouts.idle, deadline);
+        let reading = upstream::collect(answer.into_body(), provider.response_bytes, provider.timeouts.idle, deadline);
         let body = tokio::select! {
             biased;
             () = self.permit.revoked().cancelled() => {
@@ -172,7 +247,7 @@ impl Admitted {
             body = reading => body,
         };
         let (ending, error) = match body {
-            Ok(body) => match usage::of_reply(&body) {
+            Ok(body) => match usage::of_reply(self.call.operation(), &body) {
                 Ok(usage) => {
                     booking.finish(Bill::Reported(usage), Ending::Ok);
                     let mut response = Response::new(Body::from(body));

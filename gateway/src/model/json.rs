@@ -1,5 +1,5 @@
 //! A JSON scanner that says where values stand, so that a body can be judged and edited without being rebuilt. It accepts
-//! exactly the JSON grammar, to a bounded depth; callers walk one level at a time.
+//! exactly the JSON grammar, to a bounded depth and number of values, in one pass; walking it reads no text again.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,28 +16,33 @@ pub enum JsonError {
     Truncated,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
+    #[error("it holds more than {MAX_VALUES} values")]
+    TooMany,
     #[error("it is not UTF-8")]
     NotUtf8,
 }
 
-/// A whole document that has been scanned once.
-#[derive(Clone, Copy)]
+/// Most values in a document: what stands in the tape is several times what stands in the text.
+const MAX_VALUES: usize = 1 << 18;
+
+/// A whole document that has been scanned once: its text, and where each value stands, parents before children.
 pub struct Document<'a> {
     text: &'a str,
+    tape: Vec<Entry>,
+}
+
+/// One value or key on the tape.
+#[derive(Clone, Copy)]
+struct Entry {
+    start: u32,
+    end: u32,
+    /// The entry behind the last one within this value.
+    next: u32,
 }
 
 /// One value of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    pub start: usize,
-    pub end: usize,
-}
-
-impl Node {
-    pub fn range(self) -> Range<usize> {
-        self.start..self.end
-    }
-}
+pub struct Node(u32);
 
 /// One member of an object.
 pub struct Member<'a> {
@@ -58,23 +63,37 @@ pub enum Kind {
 }
 
 impl<'a> Document<'a> {
-    /// Check the grammar of the whole text.
-    pub fn scan(bytes: &'a [u8]) -> Result<(Self, Node), JsonError> {
+    /// Check the grammar of the whole text; the root is `root()`.
+    pub fn scan(bytes: &'a [u8]) -> Result<Self, JsonError> {
         let text = std::str::from_utf8(bytes).map_err(|_| JsonError::NotUtf8)?;
-        let mut scanner = Scanner { bytes, at: 0 };
+        if u32::try_from(bytes.len()).is_err() {
+            return Err(JsonError::TooMany);
+        }
+        let mut scanner = Scanner { bytes, at: 0, tape: Vec::with_capacity(bytes.len() / 32 + 8) };
         scanner.space();
-        let root = scanner.value(0)?;
+        scanner.value(0)?;
         scanner.space();
-        if scanner.at != bytes.len() { Err(JsonError::Unexpected(scanner.at)) } else { Ok((Document { text }, root)) }
+        if scanner.at != bytes.len() { Err(JsonError::Unexpected(scanner.at)) } else { Ok(Document { text, tape: scanner.tape }) }
+    }
+
+    /// The value that is the whole document.
+    pub fn root(&self) -> Node {
+        Node(0)
+    }
+
+    /// Where the value stands in the text.
+    pub fn range(&self, node: Node) -> Range<usize> {
+        let Entry { start, end, .. } = self.tape[node.0 as usize];
+        start as usize..end as usize
     }
 
     /// The value's text as it stands.
     pub fn raw(&self, node: Node) -> &'a str {
-        &self.text[node.range()]
+        &self.text[self.range(node)]
     }
 
     pub fn kind(&self, node: Node) -> Kind {
-        match self.text.as_bytes()[node.start] {
+        match self.text.as_bytes()[self.range(node).start] {
             b'{' => Kind::Object,
             b'[' => Kind::Array,
             b'"' => Kind::String,
@@ -85,6 +104,10 @@ impl<'a> Document<'a> {
         }
     }
 
+    pub fn is_null(&self, node: Node) -> bool {
+        self.kind(node) == Kind::Null
+    }
+
     /// A string's content, escapes resolved; `None` if it is no string (or one with a lone surrogate).
     pub fn string(&self, node: Node) -> Option<Cow<'a, str>> {
         let raw = self.raw(node);
@@ -93,37 +116,34 @@ impl<'a> Document<'a> {
     }
 
     /// An object's members, in order; empty for anything else. A key that is no Unicode text keeps its escapes.
-    pub fn members(&self, node: Node) -> Vec<Member<'a>> {
-        let mut members = Vec::new();
-        if self.kind(node) == Kind::Object {
-            let mut scanner = Scanner { bytes: self.text.as_bytes(), at: node.start + 1 };
-            while let Some(key) = scanner.next_item(b'}') {
-                scanner.space();
-                scanner.at += 1; // the colon
-                scanner.space();
-                let Ok(value) = scanner.value(0) else { break };
-                members.push(Member { key: self.string(key).unwrap_or(Cow::Borrowed(self.raw(key))), value });
-            }
-        }
-        members
+    pub fn members(&self, node: Node) -> impl Iterator<Item = Member<'a>> {
+        let mut nodes = self.children(node, Kind::Object);
+        std::iter::from_fn(move || {
+            let key = nodes.next()?;
+            Some(Member { key: self.string(key).unwrap_or(Cow::Borrowed(self.raw(key))), value: nodes.next()? })
+        })
     }
 
     /// An array's elements, in order; empty for anything else.
-    pub fn elements(&self, node: Node) -> Vec<Node> {
-        let mut elements = Vec::new();
-        if self.kind(node) == Kind::Array {
-            let mut scanner = Scanner { bytes: self.text.as_bytes(), at: node.start + 1 };
-            while let Some(element) = scanner.next_item(b']') {
-                elements.push(element);
-            }
-        }
-        elements
+    pub fn elements(&self, node: Node) -> impl Iterator<Item = Node> {
+        self.children(node, Kind::Array)
+    }
+
+    fn children(&self, node: Node, kind: Kind) -> impl Iterator<Item = Node> {
+        let end = if self.kind(node) == kind { self.tape[node.0 as usize].next } else { 0 };
+        let mut at = node.0 + 1;
+        std::iter::from_fn(move || {
+            let child = (at < end).then_some(Node(at))?;
+            at = self.tape[at as usize].next;
+            Some(child)
+        })
     }
 }
 
 struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
+    tape: Vec<Entry>,
 }
 
 impl Scanner<'_> {
@@ -146,38 +166,41 @@ impl Scanner<'_> {
         }
     }
 
-    /// In a document that was scanned already: the next key or element, or `None` at the closing bracket.
-    fn next_item(&mut self, close: u8) -> Option<Node> {
-        self.space();
-        if self.peek() == Ok(b',') {
-            self.at += 1;
-            self.space();
-        }
-        if self.peek().ok()? == close { None } else { self.value(0).ok() }
-    }
-
-    fn value(&mut self, depth: u32) -> Result<Node, JsonError> {
+    /// A value onto the tape.
+    fn value(&mut self, depth: u32) -> Result<(), JsonError> {
         if depth > MAX_DEPTH {
             return Err(JsonError::TooDeep);
         }
-        let start = self.at;
-        match self.peek()? {
-            b'{' => self.sequence(b'}', |scanner| {
-                scanner.string()?;
+        self.entry(|scanner| match scanner.peek()? {
+            b'{' => scanner.sequence(b'}', |scanner| {
+                scanner.entry(Self::string)?;
                 scanner.space();
                 scanner.expect(b':')?;
                 scanner.space();
-                scanner.value(depth + 1).map(drop)
-            })?,
-            b'[' => self.sequence(b']', |scanner| scanner.value(depth + 1).map(drop))?,
-            b'"' => self.string()?,
-            b't' => self.word(b"true")?,
-            b'f' => self.word(b"false")?,
-            b'n' => self.word(b"null")?,
-            b'-' | b'0'..=b'9' => self.number()?,
-            _ => return Err(JsonError::Unexpected(self.at)),
+                scanner.value(depth + 1)
+            }),
+            b'[' => scanner.sequence(b']', |scanner| scanner.value(depth + 1)),
+            b'"' => scanner.string(),
+            b't' => scanner.word(b"true"),
+            b'f' => scanner.word(b"false"),
+            b'n' => scanner.word(b"null"),
+            b'-' | b'0'..=b'9' => scanner.number(),
+            _ => Err(JsonError::Unexpected(scanner.at)),
+        })
+    }
+
+    fn entry(&mut self, read: impl FnOnce(&mut Self) -> Result<(), JsonError>) -> Result<(), JsonError> {
+        let index = self.tape.len();
+        if index >= MAX_VALUES {
+            return Err(JsonError::TooMany);
         }
-        Ok(Node { start, end: self.at })
+        // The text is shorter than 4 GiB.
+        let start = self.at as u32;
+        self.tape.push(Entry { start, end: start, next: 0 });
+        read(self)?;
+        let next = self.tape.len() as u32;
+        self.tape[index] = Entry { start, end: self.at as u32, next };
+        Ok(())
     }
 
     fn sequence(&mut self, close: u8, mut item: impl FnMut(&mut Self) -> Result<(), JsonError>) -> Result<(), JsonError> {
@@ -208,27 +231,28 @@ impl Scanner<'_> {
         self.expect(b'"')?;
         loop {
             let rest = self.bytes.get(self.at..).ok_or(JsonError::Truncated)?;
-            let step = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).ok_or(JsonError::Truncated)?;
-            self.at += step;
-            match self.bytes[self.at] {
-                b'"' => {
+            let step = memchr::memchr2(b'"', b'\\', rest);
+            // Without a branch for each byte, so that it is done many at a time.
+            let plain = &rest[..step.unwrap_or(rest.len())];
+            if plain.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+                let control = plain.iter().position(|byte| *byte < 0x20).unwrap_or(0);
+                return Err(JsonError::Unexpected(self.at + control));
+            }
+            self.at += step.ok_or(JsonError::Truncated)?;
+            if self.bytes[self.at] == b'"' {
+                self.at += 1;
+                return Ok(());
+            }
+            self.at += 1;
+            match self.peek()? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
+                b'u' => {
                     self.at += 1;
-                    return Ok(());
-                }
-                b'\\' => {
-                    self.at += 1;
-                    match self.peek()? {
-                        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
-                        b'u' => {
-                            self.at += 1;
-                            for _ in 0..4 {
-                                if !self.peek()?.is_ascii_hexdigit() {
-                                    return Err(JsonError::Unexpected(self.at));
-                                }
-                                self.at += 1;
-                            }
+                    for _ in 0..4 {
+                        if !self.peek()?.is_ascii_hexdigit() {
+                            return Err(JsonError::Unexpected(self.at));
                         }
-                        _ => return Err(JsonError::Unexpected(self.at)),
+                        self.at += 1;
                     }
                 }
                 _ => return Err(JsonError::Unexpected(self.at)),
@@ -330,6 +354,7 @@ mod tests {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(Document::scan(deep(100).as_bytes()).is_ok());
         assert_eq!(Document::scan(deep(200_000).as_bytes()).err(), Some(JsonError::TooDeep));
+        assert_eq!(Document::scan(format!("[{}0]", "0,".repeat(MAX_VALUES)).as_bytes()).err(), Some(JsonError::TooMany));
     }
 
     /// Any JSON value.
@@ -353,9 +378,9 @@ mod tests {
         #[test]
         fn walking_finds_what_serde_finds(value in json(), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
-            let (document, root) = Document::scan(text.as_bytes()).unwrap();
+            let document = Document::scan(text.as_bytes()).unwrap();
             // Through serde once: it does not round-trip every float.
-            prop_assert_eq!(rebuild(document, root), serde_json::from_str::<Value>(&text).unwrap());
+            prop_assert_eq!(rebuild(&document, document.root()), serde_json::from_str::<Value>(&text).unwrap());
         }
 
         #[test]
@@ -369,12 +394,10 @@ mod tests {
         }
     }
 
-    fn rebuild(document: Document<'_>, node: Node) -> Value {
+    fn rebuild(document: &Document<'_>, node: Node) -> Value {
         match document.kind(node) {
-            Kind::Object => {
-                Value::Object(document.members(node).into_iter().map(|m| (m.key.into_owned(), rebuild(document, m.value))).collect())
-            }
-            Kind::Array => document.elements(node).into_iter().map(|n| rebuild(document, n)).collect(),
+            Kind::Object => Value::Object(document.members(node).map(|m| (m.key.into_owned(), rebuild(document, m.value))).collect()),
+            Kind::Array => document.elements(node).map(|n| rebuild(document, n)).collect(),
             Kind::String => Value::from(document.string(node).unwrap().into_owned()),
             _ => serde_json::from_str(document.raw(node)).unwrap(),
         }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use agentrun_crds::model_provider::{PlainHttp, SecretKeyRef};
+use agentrun_crds::model_provider::{Dialect, PlainHttp, SecretKeyRef};
 use agentrun_crds::{ModelProviderSpec, quantity};
 use bytes::Bytes;
 use http::Uri;
@@ -19,6 +19,9 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpStream;
 use tower::Service;
+
+use super::breaker::Breaker;
+use super::operation::Operation;
 
 /// The HTTP client of one provider.
 pub type UpstreamClient = Client<TimedConnector, Full<Bytes>>;
@@ -42,7 +45,11 @@ pub struct Timeouts {
 
 /// See the module.
 pub struct Provider {
-    pub uri: Uri,
+    pub dialect: Dialect,
+    pub breaker: Breaker,
+    uri: Uri,
+    /// Anthropic's, for counting tokens.
+    count_uri: Uri,
     pub client: UpstreamClient,
     pub timeouts: Timeouts,
     pub request_bytes: usize,
@@ -83,8 +90,12 @@ impl Provider {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .http2_keep_alive_timeout(Duration::from_secs(5))
             .build(TimedConnector { inner: connector(spec, timeouts.connect)?, timeout: timeouts.connect });
+        let count_uri = below(&uri, "/count_tokens")?;
         Ok(Provider {
+            dialect: spec.dialect,
+            breaker: Breaker::default(),
             uri,
+            count_uri,
             client,
             timeouts,
             request_bytes: bytes("caps.requestBytes", spec.caps.request_bytes, 1 << 20)?,
@@ -92,6 +103,43 @@ impl Provider {
             secret: spec.secret_ref.clone(),
         })
     }
+}
+
+impl Provider {
+    /// Where an operation is served; Gemini has the model in its path.
+    pub fn uri(&self, operation: Operation, model: &str) -> Result<Uri, ProviderError> {
+        let call = match operation {
+            Operation::Chat | Operation::Responses | Operation::Embeddings | Operation::Messages => return Ok(self.uri.clone()),
+            Operation::CountTokens => return Ok(self.count_uri.clone()),
+            Operation::Generate => "generateContent",
+            Operation::GenerateEvents | Operation::GenerateArray => "streamGenerateContent?alt=sse",
+            Operation::CountContents => "countTokens",
+        };
+        below(&self.uri, &format!("/{}:{call}", escaped(model)))
+    }
+}
+
+/// A model's name within a path.
+fn escaped(model: &str) -> String {
+    use std::fmt::Write;
+    let mut path = String::with_capacity(model.len());
+    for byte in model.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            path.push(char::from(byte));
+        } else {
+            let _ = write!(path, "%{byte:02X}");
+        }
+    }
+    path
+}
+
+/// The same URL with more behind its path.
+fn below(uri: &Uri, more: &str) -> Result<Uri, ProviderError> {
+    let mut parts = uri.clone().into_parts();
+    let path = format!("{}{more}", uri.path().trim_end_matches('/'));
+    let bad = |_| ProviderError { field: "url", message: "its path cannot be extended".into() };
+    parts.path_and_query = Some(path.parse().map_err(bad)?);
+    Uri::from_parts(parts).map_err(|_| ProviderError { field: "url", message: "its path cannot be extended".into() })
 }
 
 fn checked_uri(url: &str, plain: PlainHttp) -> Result<Uri, ProviderError> {
@@ -179,6 +227,17 @@ impl Service<Uri> for TimedConnector {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_models_name_cannot_leave_its_place_in_the_path() {
+        for (model, expected) in [
+            ("gemini-2.5-pro", "https://h/v1beta/models/gemini-2.5-pro:generateContent"),
+            ("a/../b?key=x#y", "https://h/v1beta/models/a%2F..%2Fb%3Fkey%3Dx%23y:generateContent"),
+        ] {
+            let path = format!("/{}:generateContent", escaped(model));
+            assert_eq!(below(&Uri::from_static("https://h/v1beta/models/"), &path).unwrap().to_string(), expected);
+        }
+    }
 
     #[test]
     fn urls_that_leak_or_downgrade_are_refused() {

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use agentrun_crds::model_provider::Dialect;
 use agentrun_crds::{ModelProvider, ModelProviderSpec};
 use futures::TryStreamExt;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue, header};
 use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
@@ -20,8 +21,8 @@ use crate::budget::Dispatched;
 const KEY_TTL: Duration = Duration::from_secs(15);
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// By Secret and entry: since when, and the header made of it.
-type Keys = HashMap<(String, String), (Instant, HeaderValue)>;
+/// By Secret, entry and header: since when, and the header's value.
+type Keys = HashMap<(String, String, HeaderName), (Instant, HeaderValue)>;
 type Entry = (ModelProviderSpec, Result<Arc<Provider>, ProviderError>);
 
 /// Cheap to clone.
@@ -93,40 +94,55 @@ impl Providers {
         self.lock().get(name).map(|(_, provider)| provider.clone())
     }
 
-    /// `Authorization` for a call that has been dispatched.
-    pub(super) async fn authorization(&self, provider: &Provider, _proof: &Dispatched) -> Result<HeaderValue, KeyError> {
+    /// The longest time that a call to any of them may take.
+    pub fn longest_total(&self) -> Option<Duration> {
+        self.lock().values().filter_map(|(_, provider)| Some(provider.as_ref().ok()?.timeouts.total)).max()
+    }
+
+    /// The header with the key, for a call that has been dispatched.
+    pub(super) async fn key(&self, provider: &Provider, _proof: &Dispatched) -> Result<(HeaderName, HeaderValue), KeyError> {
         let (secret, entry) = (provider.secret.name.clone(), provider.secret.key.clone());
-        let place = (secret.clone(), entry.clone());
+        let (name, scheme) = key_header(provider.dialect);
+        let place = (secret.clone(), entry.clone(), name.clone());
         if let Some((since, key)) = self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(&place)
             && since.elapsed() < KEY_TTL
         {
-            return Ok(key.clone());
+            return Ok((name, key.clone()));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = tokio::time::timeout(READ_TIMEOUT, api.get_opt(&secret)).await.map_err(|_| KeyError::Unreadable)?;
         let found = read.map_err(|_| KeyError::Unreadable)?.ok_or_else(|| KeyError::NoSecret(secret.clone()))?;
         let bytes = found.data.and_then(|mut data| data.remove(&entry)).ok_or_else(|| KeyError::NoEntry(secret.clone(), entry.clone()))?;
-        let mut header = zeroize::Zeroizing::new(b"Bearer ".to_vec());
+        let mut header = zeroize::Zeroizing::new(scheme.to_vec());
         header.extend_from_slice(bytes.0.trim_ascii());
         let unusable = || KeyError::Unusable(secret.clone(), entry.clone());
         let mut key = HeaderValue::from_bytes(&header).map_err(|_| unusable())?;
-        if header.len() <= b"Bearer ".len() {
+        if header.len() <= scheme.len() {
             return Err(unusable());
         }
         key.set_sensitive(true);
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.retain(|_, (since, _)| since.elapsed() < KEY_TTL);
         keys.insert(place, (Instant::now(), key.clone()));
-        Ok(key)
+        Ok((name, key))
     }
 
     /// The provider refused the key: read it again next time.
     pub(super) fn forget_key(&self, provider: &Provider) {
-        let place = (provider.secret.name.clone(), provider.secret.key.clone());
+        let place = (provider.secret.name.clone(), provider.secret.key.clone(), key_header(provider.dialect).0);
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Entry>> {
         self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a dialect wants the key, and what stands before it.
+fn key_header(dialect: Dialect) -> (HeaderName, &'static [u8]) {
+    match dialect {
+        Dialect::OpenAIChat | Dialect::OpenAIResponses | Dialect::OpenAIEmbeddings => (header::AUTHORIZATION, b"Bearer "),
+        Dialect::AnthropicMessages => (HeaderName::from_static("x-api-key"), b""),
+        Dialect::Gemini => (HeaderName::from_static("x-goog-api-key"), b""),
     }
 }

@@ -14,20 +14,24 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::booking::{Bill, Booking, Ending};
+use super::operation::Operation;
 use super::refusal;
+use super::relay::{Frame, Relay};
 use super::revocation::Permit;
-use super::sse::{Frame, Relay};
 use super::upstream::{ReadError, next_chunk};
-use crate::error::ApiError;
 
 /// Frames under way to a slow client.
 const QUEUE: usize = 16;
 /// Time to get the error event out before the connection is broken off.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
+/// Longest wait for the end of a body whose last event has come.
+const LAST_END: Duration = Duration::from_secs(2);
+
 /// Everything a stream holds on to while it lasts.
 pub struct Pump {
     pub upstream: Incoming,
+    pub operation: Operation,
     pub usage_wanted: bool,
     pub booking: Booking,
     pub permit: Permit,
@@ -46,19 +50,20 @@ enum End {
 impl Pump {
     /// Answer now, and let the task go on.
     pub fn start(self, tasks: &tokio_util::task::TaskTracker) -> Response {
+        let media = if self.operation == Operation::GenerateArray { "application/json" } else { "text/event-stream" };
         let (sender, receiver) = mpsc::channel(QUEUE);
         tasks.spawn(self.run(sender));
         let mut response = Response::new(Body::from_stream(ReceiverStream::new(receiver)));
         *response.status_mut() = StatusCode::OK;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
 
     async fn run(self, sender: mpsc::Sender<io::Result<Bytes>>) {
-        let Pump { mut upstream, usage_wanted, booking, permit, slot, idle, deadline, response_bytes } = self;
-        let mut relay = Relay::new(usage_wanted);
+        let Pump { mut upstream, operation, usage_wanted, booking, permit, slot, idle, deadline, response_bytes } = self;
+        let mut relay = Relay::new(operation, usage_wanted);
         let relaying = relay_all(&mut upstream, &mut relay, &sender, idle, deadline, response_bytes);
         let ended = tokio::select! {
             biased;
@@ -76,7 +81,7 @@ impl Pump {
             Err(End::Client) => booking.finish(Bill::Reservation, Ending::ClientGone),
             Err(End::Revoked) => {
                 booking.finish(Bill::Reservation, Ending::Revoked);
-                break_off(&sender, permit.refusal()).await;
+                break_off(&sender, relay.last_words(&permit.refusal())).await;
             }
             Err(End::Failed(ending)) => {
                 booking.finish(Bill::Reservation, ending);
@@ -86,7 +91,7 @@ impl Pump {
                     Ending::Refused => refusal::unavailable(),
                     _ => refusal::incomplete(),
                 };
-                break_off(&sender, error).await;
+                break_off(&sender, relay.last_words(&error)).await;
             }
         }
         drop((permit, slot));
@@ -116,7 +121,9 @@ async fn relay_all(
                 Frame::TooLarge => return Err(End::Failed(Ending::TooLarge)),
             }
         }
-        match next_chunk(upstream, idle, deadline).await {
+        // After its last event a dialect without a terminal one has nothing more to say than that it ends.
+        let patience = if relay.has_ended() { idle.min(LAST_END) } else { idle };
+        match next_chunk(upstream, patience, deadline).await {
             Ok(Some(chunk)) => {
                 received = received.saturating_add(chunk.len());
                 if received > response_bytes {
@@ -124,20 +131,21 @@ async fn relay_all(
                 }
                 relay.feed(&chunk);
             }
-            Ok(None) | Err(ReadError::Broken) => return Err(End::Failed(Ending::Incomplete)),
-            Err(ReadError::TimedOut) => return Err(End::Failed(Ending::TimedOut)),
             Err(ReadError::TooLarge) => return Err(End::Failed(Ending::TooLarge)),
+            over => match (relay.end(), over) {
+                (Some(last), _) => return Ok(last),
+                (None, Err(ReadError::TimedOut)) => return Err(End::Failed(Ending::TimedOut)),
+                (None, _) => return Err(End::Failed(Ending::Incomplete)),
+            },
         }
     }
 }
 
 /// An error event for clients that read it, then a broken body for those that do not: never a clean end.
-async fn break_off(sender: &mpsc::Sender<io::Result<Bytes>>, error: ApiError) {
-    let body = serde_json::to_string(&error.body()).unwrap_or_default();
-    let event = format!("data: {body}\n\n");
+async fn break_off(sender: &mpsc::Sender<io::Result<Bytes>>, last_words: Bytes) {
     // A client that does not read cannot keep this task.
     let _ = tokio::time::timeout(Duration::from_secs(5), async {
-        let _ = sender.send(Ok(Bytes::from(event))).await;
+        let _ = sender.send(Ok(last_words)).await;
         tokio::time::sleep(LAST_WORDS).await;
         let _ = sender.send(Err(io::Error::other("the stream was broken off"))).await;
     })

@@ -1,15 +1,20 @@
 //! Every refusal of the model route, as the client sees it. Nothing in here knows a provider's name, address or words.
 
+use std::time::Duration;
+
 use agentrun_crds::budget::Dimension;
+use agentrun_crds::model_provider::Dialect;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
-use super::call::BodyError;
+use super::judge::BodyError;
+use super::operation;
 use crate::budget::NotAdmitted;
 use crate::error::ApiError;
 
 const INVALID: &str = "invalid_request_error";
 const UPSTREAM: &str = "api_error";
-const QUOTA: &str = "insufficient_quota";
+/// OpenAI's word for a budget that is spent.
+pub const QUOTA: &str = "insufficient_quota";
 
 /// Tells clients that follow OpenAI's conventions not to try again.
 fn no_retry(error: ApiError) -> ApiError {
@@ -23,6 +28,12 @@ pub fn body(error: BodyError) -> ApiError {
         BodyError::Field { code, field, message } => ApiError::bad_request(code, message).field(field).kind(INVALID),
         BodyError::WrongModel => ApiError::inactive_run_token().field("model"),
     }
+}
+
+/// The run's model speaks another dialect than the route.
+pub fn other_dialect(spoken: Dialect) -> ApiError {
+    let message = format!("the run's model speaks {}: its route is {}", spoken.as_str(), operation::route(spoken));
+    no_retry(ApiError::bad_request("wrong_dialect", message).kind(INVALID))
 }
 
 /// A call that the budget does not admit.
@@ -86,12 +97,23 @@ pub fn unavailable() -> ApiError {
     bad_gateway("provider_unavailable", "the model provider could not be reached or failed")
 }
 
+/// Its providers have failed too often of late to be asked again at once.
+pub fn resting(wait: Option<Duration>) -> ApiError {
+    let seconds = wait.unwrap_or(Duration::from_secs(1)).as_secs().saturating_add(1);
+    unavailable_for_now().header(header::RETRY_AFTER, HeaderValue::from(seconds))
+}
+
+fn unavailable_for_now() -> ApiError {
+    let message = "the model provider keeps failing and is left alone for a while; try again later";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "provider_unavailable", message).kind(UPSTREAM)
+}
+
 pub fn timed_out() -> ApiError {
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, "provider_timeout", "the model provider did not answer in time").kind(UPSTREAM)
 }
 
 pub fn invalid_response() -> ApiError {
-    bad_gateway("provider_response_invalid", "the model provider's answer is not a chat completion")
+    bad_gateway("provider_response_invalid", "the model provider's answer is not what its dialect says")
 }
 
 pub fn response_too_large() -> ApiError {
@@ -100,6 +122,14 @@ pub fn response_too_large() -> ApiError {
 
 pub fn incomplete() -> ApiError {
     bad_gateway("provider_stream_incomplete", "the model provider's stream broke off before its end")
+}
+
+fn overloaded(retry_after: Option<HeaderValue>) -> ApiError {
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "provider_overloaded", "the model provider is overloaded").kind(UPSTREAM);
+    match retry_after {
+        Some(value) => error.header(header::RETRY_AFTER, value),
+        None => error,
+    }
 }
 
 /// What to answer for a provider's complete error response. `code` is the provider's own word, from a closed list.
@@ -127,8 +157,32 @@ pub fn provider_status(status: StatusCode, code: Option<&'static str>, retry_aft
             }
             _ => ApiError::bad_request("provider_rejected_request", "the model provider refused the request as invalid").kind(INVALID),
         },
+        529 => overloaded(retry_after),
         _ => unavailable(),
     }
+}
+
+/// A Retry-After of seconds.
+pub fn seconds(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// The embeddings route of a run that has no model for it.
+pub fn no_embeddings() -> ApiError {
+    let message = "the run has no model for embeddings; the AgentPolicy offers one beside a model, as models[].embeddings";
+    no_retry(ApiError::bad_request("wrong_dialect", message).kind(INVALID))
+}
+
+/// A path that names a call that is not served.
+pub fn no_such_call() -> ApiError {
+    let message = "supported calls: generateContent, streamGenerateContent, countTokens";
+    ApiError::not_found(message).kind(INVALID)
+}
+
+/// A listing's model that is none of the run's.
+pub fn no_such_model() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "model_not_found", "the run may use no such model; GET the list for those that it may use")
+        .kind(INVALID)
 }
 
 /// A provider's Retry-After, if it is a plain number of seconds or a date.

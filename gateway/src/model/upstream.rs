@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -24,25 +24,34 @@ pub enum Failure {
     Slow,
 }
 
+/// What is sent, but for the key.
+pub struct Outgoing {
+    pub uri: Uri,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub stream: bool,
+}
+
 /// Send and wait for the header.
 pub async fn send(
     providers: &Providers,
     provider: &Provider,
     dispatched: &Dispatched,
-    body: Bytes,
-    stream: bool,
+    outgoing: Outgoing,
 ) -> Result<Response<Incoming>, Failure> {
-    let key = providers.authorization(provider, dispatched).await.map_err(Failure::NoKey)?;
+    let Outgoing { uri, headers, body, stream } = outgoing;
+    let (name, key) = providers.key(provider, dispatched).await.map_err(Failure::NoKey)?;
     let accept = if stream { "text/event-stream" } else { "application/json" };
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = http::Method::POST;
-    *request.uri_mut() = provider.uri.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
     let headers = request.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(header::USER_AGENT, HeaderValue::from_static("agentrun-gateway"));
-    headers.insert(header::AUTHORIZATION, key);
+    headers.insert(name, key);
     let wait = provider.timeouts.connect + provider.timeouts.first_byte;
     match timeout(wait, provider.client.request(request)).await {
         Ok(Ok(response)) => Ok(response),

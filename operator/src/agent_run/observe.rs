@@ -1,5 +1,7 @@
 //! Reads what a plan rests on. From the caches, to see cheaply that nothing is to be done; live, before anything is written.
 
+use std::collections::BTreeMap;
+
 use agentrun_crds::agent_run_record::AgentRunRecordSpec;
 use agentrun_crds::agent_run_status::Phase;
 use agentrun_crds::{AgentPolicy, AgentRun, AgentRunRecord, AgentTemplate, ModelProvider, names};
@@ -83,19 +85,23 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
     let namespace = namespace.map_err(Error::api("read the namespace"))?.and_then(|namespace| namespace.metadata.labels);
     let platform = platform?;
     let accepted = run.status.as_ref().is_some_and(|status| status.resolved.is_some());
-    let provider = match policy.as_ref().filter(|_| !accepted).map(|policy| resolve::offered(&run.spec, policy)) {
-        Some(Ok(offered)) => provider(ctx, &offered.provider).await?,
-        _ => None,
-    };
+    let mut providers = BTreeMap::new();
+    if let Some(Ok(offered)) = policy.as_ref().filter(|_| !accepted).map(|policy| resolve::offered(&run.spec, policy)) {
+        for name in resolve::providers(offered) {
+            if !providers.contains_key(name)
+                && let Some(found) = provider(ctx, name).await?
+            {
+                providers.insert(name.to_owned(), found);
+            }
+        }
+    }
     let template = match run.spec.agent.harness.as_ref().filter(|_| !accepted) {
         Some(name) => template(ctx, name).await?,
         None => None,
     };
     let namespace = namespace.unwrap_or_default();
     let accepted = accepted
-        || policy
-            .as_ref()
-            .is_some_and(|policy| resolve::resolve(&run.spec, policy, provider.as_ref(), template.as_ref(), &namespace).is_ok());
+        || policy.as_ref().is_some_and(|policy| resolve::resolve(&run.spec, policy, &providers, template.as_ref(), &namespace).is_ok());
     // Only a run that could start has to know the others, and from then on nobody else of the namespace may start.
     let (turn, peers) = if accepted && policy.is_some() && platform.is_some() && !run.spec.cancel && !awaits_source(run) {
         let turn = ctx.starts.turn(&owner.namespace).await;
@@ -105,7 +111,7 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         (None, None)
     };
     let ticket = Ticket::random().map_err(|_| Error::Random)?;
-    let facts = Waiting { policy, provider, template, record, namespace, platform, peers, ticket };
+    let facts = Waiting { policy, providers, template, record, namespace, platform, peers, ticket };
     Ok(Observed { facts: Facts::Waiting(Box::new(facts)), turn })
 }
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use agentrun_crds::AgentTemplateSpec;
 use agentrun_crds::agent_policy::{AgentPolicySpec, OfferedModel};
 use agentrun_crds::agent_run::{AgentRunSpec, BudgetSpec, Check};
-use agentrun_crds::agent_run_status::{Resolved, ResolvedModel};
+use agentrun_crds::agent_run_status::{Resolved, ResolvedFallback, ResolvedModel};
 use agentrun_crds::approval_rules::argv_admits;
 use agentrun_crds::budget::Limit;
 use agentrun_crds::conditions::Reason;
-use agentrun_crds::model_provider::{ModelProviderSpec, ProvidedModel};
+use agentrun_crds::model_provider::{Dialect, ModelProviderSpec, ProvidedModel};
 use agentrun_crds::quantity;
 use sha2::{Digest, Sha256};
 
@@ -55,7 +55,7 @@ pub fn offered<'a>(spec: &AgentRunSpec, policy: &'a AgentPolicySpec) -> Result<&
 pub fn resolve(
     spec: &AgentRunSpec,
     policy: &AgentPolicySpec,
-    provider: Option<&ModelProviderSpec>,
+    providers: &BTreeMap<String, ModelProviderSpec>,
     template: Option<&AgentTemplateSpec>,
     namespace: &BTreeMap<String, String>,
 ) -> Result<Resolved, NotAccepted> {
@@ -71,19 +71,22 @@ pub fn resolve(
         Some(text) => quantity::seconds(text).map_err(|e| broken("limits.startupDeadline", e))?.clamp(1, spec::MAX_WALL_SECONDS),
         None => DEFAULT_STARTUP_SECONDS,
     };
-    let provider = provider.ok_or_else(|| {
-        NotAccepted::Missing(denied(
+    let (model, embeddings) = models(offered, providers, namespace, budget.cost_micros.is_some())?;
+    let spoken = model.dialect.unwrap_or(Dialect::OpenAIChat);
+    let harness = harness::resolve(spec, template, spoken, approvals.as_ref())?;
+    if harness.is_none() && spoken != Dialect::OpenAIChat {
+        return Err(denied(
             "spec.model",
-            format!("{} is served by the ModelProvider {}, which does not exist", show(&spec.model), show(&offered.provider)),
-            "a model whose provider exists in the gateway's namespace",
-        ))
-    })?;
-    let model = model(offered, provider, namespace, budget.cost_micros.is_some())?;
-    let harness = harness::resolve(spec, template, provider.dialect, approvals.as_ref())?;
+            format!("{} speaks {}, which the built-in agent does not", show(&spec.model), spoken.as_str()),
+            "a model whose provider speaks OpenAIChat, or a harness that speaks the model's dialect",
+        )
+        .into());
+    }
     let image = image(spec, policy, template)?;
     Ok(Resolved {
         policy_sha256: policy_sha256(policy),
         model,
+        embeddings,
         image,
         harness,
         max_steps,
@@ -117,6 +120,67 @@ fn policy_sha256(policy: &AgentPolicySpec) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The names of the providers that a model is offered through.
+pub fn providers(offered: &OfferedModel) -> impl Iterator<Item = &str> {
+    let fallbacks = offered.fallbacks.iter().map(|fallback| fallback.provider.as_str());
+    let embeddings = offered.embeddings.iter().map(|embeddings| embeddings.provider.as_str());
+    [offered.provider.as_str()].into_iter().chain(fallbacks).chain(embeddings)
+}
+
+/// The run's model with its fallbacks, and the one for embeddings.
+fn models(
+    offered: &OfferedModel,
+    providers: &BTreeMap<String, ModelProviderSpec>,
+    namespace: &BTreeMap<String, String>,
+    has_cost_limit: bool,
+) -> Result<(ResolvedModel, Option<ResolvedModel>), NotAccepted> {
+    let find = |name: &str| {
+        providers.get(name).ok_or_else(|| {
+            NotAccepted::Missing(denied(
+                "spec.model",
+                format!("{} is served by the ModelProvider {}, which does not exist", show(&offered.name), show(name)),
+                "a model whose provider exists in the gateway's namespace",
+            ))
+        })
+    };
+    let resolve = |name: &str, provider: &str, model: &str| -> Result<ResolvedModel, NotAccepted> {
+        let wanted =
+            OfferedModel { name: name.into(), provider: provider.into(), model: model.into(), fallbacks: vec![], embeddings: None };
+        Ok(self::model(&wanted, find(provider)?, namespace, has_cost_limit)?)
+    };
+    let speaks = |provider: &str, spoken: Option<Dialect>, wanted: Dialect| -> Result<(), NotAccepted> {
+        if spoken == Some(wanted) {
+            return Ok(());
+        }
+        let spoken = spoken.map_or("nothing", Dialect::as_str);
+        let wrong = format!("{} is also served by the ModelProvider {}, which speaks {spoken}", show(&offered.name), show(provider));
+        Err(denied("spec.model", wrong, format!("providers that speak {}", wanted.as_str())).into())
+    };
+    let mut model = resolve(&offered.name, &offered.provider, &offered.model)?;
+    for fallback in &offered.fallbacks {
+        let resolved = resolve(&offered.name, &fallback.provider, &fallback.model)?;
+        speaks(&fallback.provider, resolved.dialect, model.dialect.unwrap_or(Dialect::OpenAIChat))?;
+        model.fallbacks.push(ResolvedFallback {
+            provider: resolved.provider,
+            model: resolved.model,
+            max_output_tokens: resolved.max_output_tokens,
+            input_micros_per_million: resolved.input_micros_per_million,
+            output_micros_per_million: resolved.output_micros_per_million,
+            cached_input_micros_per_million: resolved.cached_input_micros_per_million,
+            cache_write_micros_per_million: resolved.cache_write_micros_per_million,
+        });
+    }
+    let embeddings = match &offered.embeddings {
+        None => None,
+        Some(embeddings) => {
+            let resolved = resolve(&embeddings.name, &embeddings.provider, &embeddings.model)?;
+            speaks(&embeddings.provider, resolved.dialect, Dialect::OpenAIEmbeddings)?;
+            Some(resolved)
+        }
+    };
+    Ok((model, embeddings))
+}
+
 fn model(
     offered: &OfferedModel,
     provider: &ModelProviderSpec,
@@ -147,8 +211,16 @@ fn model(
             message: format!("ModelProvider {}: pricePerMillion of {}: {e}", show(&offered.provider), show(&offered.model)),
         })
     };
-    let (input, output) = match &provided.price_per_million {
-        Some(prices) => (Some(price(&prices.input)?), Some(price(&prices.output)?)),
+    let optional = |text: &Option<String>| text.as_deref().map(&price).transpose();
+    let (input, output, cached_input, cache_write) = match &provided.price_per_million {
+        Some(prices) => {
+            let input = price(&prices.input)?;
+            let cache_write = match optional(&prices.cache_write)? {
+                None if provider.dialect == Dialect::AnthropicMessages => Some(input.saturating_mul(2)),
+                given => given,
+            };
+            (Some(input), Some(price(&prices.output)?), optional(&prices.cached_input)?, cache_write)
+        }
         None if has_cost_limit => {
             return Err(denied(
                 "spec.limits.budget.cost",
@@ -156,15 +228,19 @@ fn model(
                 "a model with pricePerMillion, or no cost limit in run and policy",
             ));
         }
-        None => (None, None),
+        None => (None, None, None, None),
     };
     Ok(ResolvedModel {
         name: offered.name.clone(),
         provider: offered.provider.clone(),
+        dialect: Some(provider.dialect),
         model: provided.name.clone(),
         max_output_tokens: provided.max_output_tokens.unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS),
         input_micros_per_million: input,
         output_micros_per_million: output,
+        cached_input_micros_per_million: cached_input,
+        cache_write_micros_per_million: cache_write,
+        fallbacks: Vec::new(),
     })
 }
 

@@ -8,6 +8,7 @@ struct Given {
     policy: Value,
     provider: Option<Value>,
     template: Option<Value>,
+    others: Vec<(String, Value)>,
     labels: Value,
 }
 
@@ -27,19 +28,81 @@ fn given() -> Given {
             "models": [{"name": "llama", "pricePerMillion": {"input": "0.59", "output": "0.79"}}],
         })),
         template: None,
+        others: Vec::new(),
         labels: json!({"agents": "yes"}),
+    }
+}
+
+fn other(dialect: &str) -> Value {
+    json!({
+        "dialect": dialect, "url": "https://other.test/v1", "secretRef": {"name": "s", "key": "k"}, "allowedNamespaces": {},
+        "models": [{"name": "m", "pricePerMillion": {"input": "3", "output": "15", "cachedInput": "0.3"}, "maxOutputTokens": 9}],
+    })
+}
+
+#[test]
+fn fallbacks_and_embeddings_are_frozen_with_the_model() {
+    let with = |dialect: &str, embeddings: &str| {
+        run(|g| {
+            g.policy["models"][0]["fallbacks"] = json!([{"provider": "other", "model": "m"}, {"provider": "groq", "model": "llama"}]);
+            g.policy["models"][0]["embeddings"] = json!({"name": "embed", "provider": "vectors", "model": "m"});
+            g.others = vec![("other".into(), other(dialect)), ("vectors".into(), other(embeddings))];
+        })
+    };
+    let resolved = with("OpenAIChat", "OpenAIEmbeddings").unwrap();
+    assert_eq!(resolved.model.dialect, Some(Dialect::OpenAIChat));
+    let fallbacks = serde_json::to_value(&resolved.model.fallbacks).unwrap();
+    assert_eq!(
+        fallbacks,
+        json!([
+            {"provider": "other", "model": "m", "maxOutputTokens": 9, "inputMicrosPerMillion": 3_000_000, "outputMicrosPerMillion": 15_000_000, "cachedInputMicrosPerMillion": 300_000},
+            {"provider": "groq", "model": "llama", "maxOutputTokens": 4096, "inputMicrosPerMillion": 590_000, "outputMicrosPerMillion": 790_000},
+        ])
+    );
+    let embeddings = resolved.embeddings.unwrap();
+    assert_eq!((embeddings.name.as_str(), embeddings.provider.as_str()), ("embed", "vectors"));
+    for (dialect, embeddings, says) in [("Gemini", "OpenAIEmbeddings", "speaks Gemini"), ("OpenAIChat", "OpenAIChat", "OpenAIEmbeddings")] {
+        let refused = with(dialect, embeddings).unwrap_err();
+        assert!(matches!(&refused, NotAccepted::Refused(r) if r.message.contains(says)), "{refused:?}");
+    }
+    let missing = run(|g| g.policy["models"][0]["fallbacks"] = json!([{"provider": "gone", "model": "m"}]));
+    assert!(matches!(missing, Err(NotAccepted::Missing(r)) if r.message.contains("gone")));
+}
+
+#[test]
+fn the_built_in_agent_speaks_one_dialect() {
+    let refused = run(|g| g.provider.as_mut().unwrap()["dialect"] = json!("Gemini"));
+    assert!(matches!(refused, Err(NotAccepted::Refused(r)) if r.message.contains("built-in agent")));
+}
+
+#[test]
+fn writing_to_anthropics_cache_costs_twice_the_input_unless_said_otherwise() {
+    for (dialect, given, expected) in [
+        ("AnthropicMessages", Value::Null, Some(1_180_000)),
+        ("AnthropicMessages", json!("0.7"), Some(700_000)),
+        ("OpenAIChat", Value::Null, None),
+    ] {
+        let mut provider = other(dialect);
+        provider["models"][0]["pricePerMillion"] = json!({"input": "0.59", "output": "1", "cacheWrite": given});
+        let providers = [("other".to_owned(), serde_json::from_value(provider).unwrap())].into();
+        let offered = serde_json::from_value(json!({"name": "a", "provider": "other", "model": "m"})).unwrap();
+        let (model, _) = models(&offered, &providers, &BTreeMap::new(), true).unwrap();
+        assert_eq!(model.cache_write_micros_per_million, expected, "{dialect} {given}");
     }
 }
 
 fn run(change: impl FnOnce(&mut Given)) -> Result<Resolved, NotAccepted> {
     let mut given = given();
     change(&mut given);
-    let provider = given.provider.map(|value| serde_json::from_value(value).unwrap());
+    let mut providers: BTreeMap<String, ModelProviderSpec> = BTreeMap::new();
+    for (name, value) in given.provider.map(|provider| ("groq".to_owned(), provider)).into_iter().chain(given.others) {
+        providers.insert(name, serde_json::from_value(value).unwrap());
+    }
     let template = given.template.map(|value| serde_json::from_value(value).unwrap());
     resolve(
         &serde_json::from_value(given.spec).unwrap(),
         &serde_json::from_value(given.policy).unwrap(),
-        provider.as_ref(),
+        &providers,
         template.as_ref(),
         &serde_json::from_value(given.labels).unwrap(),
     )

@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::json::JsonError;
 
 fn parse(text: &str) -> Result<Call, BodyError> {
-    Call::parse(Bytes::copy_from_slice(text.as_bytes()), "demo")
+    Call::parse(Operation::Chat, Bytes::copy_from_slice(text.as_bytes()), "demo")
 }
 
 #[test]
@@ -57,7 +58,10 @@ fn what_the_body_does_not_show_is_refused_with_its_field() {
         (with(r#""web_search_options":{}"#), "unsupported_field", "web_search_options"),
         (with(r#""models":["a","b"]"#), "unsupported_field", "models"),
         (with(r#""plugins":[]"#), "unsupported_field", "plugins"),
-        (with(r#""service_tier":"priority""#), "unsupported_field", "service_tier"),
+        (with(r#""service_tier":"priority""#), "unsupported_value", "service_tier"),
+        (with(r#""n_predict":99999"#), "unsupported_field", "n_predict"),
+        (with(r#""webSearchOptions":{}"#), "unsupported_field", "webSearchOptions"),
+        (message(r#"[{"type":"text","text":"x","image_url":"u"}]"#), "unsupported_field", "messages[0].content[0].image_url"),
         (with(r#""prediction":{}"#), "unsupported_field", "prediction"),
         (with(r#""tools":[{"type":"web_search"}]"#), "unsupported_tool", "tools[0].type"),
         (with(r#""tools":[{"type":"function"},{}]"#), "unsupported_tool", "tools[1].type"),
@@ -71,7 +75,7 @@ fn what_the_body_does_not_show_is_refused_with_its_field() {
         (with(r#""stream_options":{}"#), "invalid_field", "stream_options"),
         (with(r#""stream":true,"stream_options":[]"#), "invalid_field", "stream_options"),
         (with(r#""stream":true,"stream_options":{"include_usage":1}"#), "invalid_field", "stream_options.include_usage"),
-        (with(r#""stream":true,"stream_options":{"x":1}"#), "unsupported_field", "stream_options.x"),
+        (with(r#""stream":true,"stream_options":{"includeUsage":1}"#), "unsupported_field", "includeUsage"),
         (with(r#""model":"demo""#), "duplicate_field", "body.model"),
         (with(r#""Model":"demo""#), "duplicate_field", "body.Model"),
         (with(r#""\u006dodel":"demo""#), "duplicate_field", "body.model"),
@@ -147,7 +151,7 @@ proptest! {
     #[test]
     fn a_spliced_body_parses_equal_but_for_the_spliced_fields((body, pretty) in body(), output in 1i64..1_000_000) {
         let text = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
-        let call = Call::parse(Bytes::from(text), "demo").unwrap();
+        let call = Call::parse(Operation::Chat, Bytes::from(text), "demo").unwrap();
         let mut sent: Value = serde_json::from_slice(&call.render("upstream", output)).unwrap();
         let mut expected = body.clone();
         expected["model"] = json!("upstream");
@@ -170,6 +174,6 @@ proptest! {
 
     #[test]
     fn no_bytes_crash_it(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Call::parse(Bytes::from(bytes), "demo");
+        let _ = Call::parse(Operation::Chat, Bytes::from(bytes), "demo");
     }
 }

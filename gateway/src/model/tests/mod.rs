@@ -1,6 +1,9 @@
 //! The whole model route: the real router, a fake API server, a real upstream over a socket.
 
 mod budget;
+mod client;
+mod dialects;
+mod failover;
 mod faults;
 mod happy;
 mod refusals;

@@ -19,6 +19,7 @@ type Answer = Arc<dyn Fn(usize, &Value) -> Response + Send + Sync>;
 pub struct Upstream {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<(HeaderMap, Bytes)>>>,
+    paths: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -26,11 +27,13 @@ impl Upstream {
     /// `answer` gets the number of the request, from 0, and its body.
     pub async fn new(answer: impl Fn(usize, &Value) -> Response + Send + Sync + 'static) -> Self {
         let seen: Arc<Mutex<Vec<(HeaderMap, Bytes)>>> = Arc::default();
+        let paths: Arc<Mutex<Vec<String>>> = Arc::default();
         let answer: Answer = Arc::new(answer);
         let handler = {
-            let seen = seen.clone();
+            let (seen, paths) = (seen.clone(), paths.clone());
             async move |request: Request| {
                 let (parts, body) = request.into_parts();
+                paths.lock().unwrap().push(parts.uri.to_string());
                 let body = to_bytes(body, usize::MAX).await.unwrap();
                 let number = {
                     let mut seen = seen.lock().unwrap();
@@ -43,11 +46,20 @@ impl Upstream {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await.unwrap() });
-        Upstream { address, seen, task }
+        Upstream { address, seen, paths, task }
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}/v1/chat/completions", self.address)
+        self.url_of("/v1/chat/completions")
+    }
+
+    pub fn url_of(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Path and query of each request so far.
+    pub fn paths(&self) -> Vec<String> {
+        self.paths.lock().unwrap().clone()
     }
 
     /// Headers and body of each request so far.
@@ -84,6 +96,7 @@ pub fn stream(pieces: Vec<Piece>) -> Response {
     let pieces = futures::stream::unfold(pieces.into_iter(), |mut pieces| async move {
         match pieces.next()? {
             Piece::Text(text) => Some((Ok(Bytes::from(text)), pieces)),
+            Piece::Bytes(bytes) => Some((Ok(Bytes::from(bytes)), pieces)),
             Piece::Break => {
                 tokio::task::yield_now().await; // the server flushes what came before
                 Some((Err(std::io::Error::other("broken")), pieces))
@@ -98,6 +111,7 @@ pub fn stream(pieces: Vec<Piece>) -> Response {
 #[derive(Clone)]
 pub enum Piece {
     Text(String),
+    Bytes(Vec<u8>),
     Break,
     Hang,
 }

@@ -6,6 +6,7 @@ mod ended;
 mod started;
 mod waiting;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agentrun_crds::AgentTemplateSpec;
@@ -86,8 +87,8 @@ pub enum Facts {
 pub struct Waiting {
     /// The namespace's AgentPolicy `default`.
     pub policy: Option<AgentPolicySpec>,
-    /// The provider that the policy names for the run's model.
-    pub provider: Option<ModelProviderSpec>,
+    /// Those that exist of the providers that the policy names for the run's model, by name.
+    pub providers: BTreeMap<String, ModelProviderSpec>,
     /// The template of the harness that the run names.
     pub template: Option<AgentTemplateSpec>,
     /// What is left of an earlier run of this name.

@@ -70,7 +70,7 @@ fn accept(run: &AgentRun, facts: &Waiting) -> Result<Resolved, NotAccepted> {
         let message = "the namespace has no AgentPolicy named default; the platform team must create one".to_owned();
         NotAccepted::Missing(Refusal { reason: Reason::PolicyMissing, message })
     })?;
-    resolve::resolve(&run.spec, policy, facts.provider.as_ref(), facts.template.as_ref(), &facts.namespace)
+    resolve::resolve(&run.spec, policy, &facts.providers, facts.template.as_ref(), &facts.namespace)
 }
 
 /// A run without its source takes no place in the queue. Its upload may take as long as a sandbox may take to come up, counted

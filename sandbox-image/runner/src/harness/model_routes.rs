@@ -2,18 +2,28 @@
 //! something there. Pure.
 
 use agentrun_crds::model_provider::Dialect;
-use http::{HeaderMap, HeaderName, Method, Uri, header};
+use agentrun_protocol::routes;
+use http::{HeaderMap, HeaderName, Method, Uri};
 
 /// Longest query.
 const MAX_QUERY_BYTES: usize = 256;
 /// Headers of an agent that are passed on. Whatever it sends as a key is not among them.
-const PASSED: &[HeaderName] = &[header::ACCEPT, header::CONTENT_TYPE];
+const PASSED: &[&str] = &["accept", "content-type", "anthropic-version", "anthropic-beta"];
+/// What stands behind the model's name in Gemini's paths.
+const GEMINI_CALLS: &[&str] = &[":generateContent", ":streamGenerateContent", ":countTokens"];
 
 /// Where a request goes; `None`: nowhere.
 pub fn target(dialect: Dialect, method: &Method, uri: &Uri) -> Option<String> {
     let path = uri.path();
+    let lists = method == Method::GET;
     let known = match dialect {
-        Dialect::OpenAIChat => method == Method::POST && path == "/v1/chat/completions",
+        _ if method == Method::POST && path == routes::EMBEDDINGS => true,
+        Dialect::OpenAIChat if method == Method::POST => path == routes::CHAT_COMPLETIONS,
+        Dialect::OpenAIResponses if method == Method::POST => path == routes::RESPONSES,
+        Dialect::AnthropicMessages if method == Method::POST => [routes::MESSAGES, routes::COUNT_TOKENS].contains(&path),
+        Dialect::Gemini if method == Method::POST => is_gemini(path),
+        Dialect::Gemini => lists && path == routes::GEMINI_MODELS,
+        _ => lists && path == routes::MODELS,
     };
     if !known {
         return None;
@@ -24,9 +34,15 @@ pub fn target(dialect: Dialect, method: &Method, uri: &Uri) -> Option<String> {
     Some(if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) })
 }
 
+/// `{model}:{call}` below Gemini's models; the gateway compares the model's name.
+fn is_gemini(path: &str) -> bool {
+    let call = path.strip_prefix(routes::GEMINI_MODELS).and_then(|rest| rest.strip_prefix('/'));
+    call.is_some_and(|call| !call.contains("..") && !call.contains("//") && GEMINI_CALLS.iter().any(|word| call.ends_with(word)))
+}
+
 /// The headers that go along.
 pub fn headers(of_agent: &HeaderMap) -> HeaderMap {
-    of_agent.iter().filter(|(name, _)| PASSED.contains(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+    of_agent.iter().filter(|(name, _)| PASSED.contains(&name.as_str())).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Whether a header of the gateway's answer is the agent's to see; the rest belongs to the connection.
@@ -48,6 +64,22 @@ mod tests {
             (chat, "POST", "/v1/chat/completions/", None),
             (chat, "POST", "/v1/./chat/completions", None),
             (chat, "POST", "/v1/responses", None),
+            (chat, "POST", "/v1/embeddings", Some("/v1/embeddings")),
+            (chat, "GET", "/v1/models", Some("/v1/models")),
+            (Dialect::OpenAIResponses, "POST", "/v1/responses", Some("/v1/responses")),
+            (Dialect::OpenAIResponses, "GET", "/v1/models?client_version=1", Some("/v1/models?client_version=1")),
+            (Dialect::AnthropicMessages, "POST", "/v1/messages?beta=true", Some("/v1/messages?beta=true")),
+            (Dialect::AnthropicMessages, "POST", "/v1/messages/count_tokens", Some("/v1/messages/count_tokens")),
+            (Dialect::AnthropicMessages, "POST", "/v1/messages/batches", None),
+            (
+                Dialect::Gemini,
+                "POST",
+                "/v1beta/models/m:streamGenerateContent?alt=sse&key=x",
+                Some("/v1beta/models/m:streamGenerateContent?alt=sse"),
+            ),
+            (Dialect::Gemini, "POST", "/v1beta/models/../x:generateContent", None),
+            (Dialect::Gemini, "POST", "/v1beta/models/m:embedContent", None),
+            (Dialect::Gemini, "GET", "/v1beta/models", Some("/v1beta/models")),
             (chat, "POST", "/sandbox/v1/events", None),
             (chat, "POST", "//v1/chat/completions", None),
         ] {

@@ -58,7 +58,7 @@ fn facts() -> Waiting {
     });
     Waiting {
         policy: Some(policy()),
-        provider: Some(serde_json::from_value(provider).unwrap()),
+        providers: [("p".to_owned(), serde_json::from_value(provider).unwrap())].into(),
         template: None,
         record: None,
         namespace: Default::default(),
@@ -183,7 +183,7 @@ fn before_the_start() {
             "lastTransitionTime": time(since)}]})
     };
     let no_policy = waiting(|f| f.policy = None);
-    let no_provider = waiting(|f| f.provider = None);
+    let no_provider = waiting(|f| f.providers.clear());
     let rows: Vec<(&str, AgentRun, Waiting, i64, &str)> = vec![
         ("accepted and started", run(|_| ()), facts(), 1, "CreateTicket Starting/Starting"),
         (
