@@ -25,7 +25,7 @@ pub async fn measure() -> Result<Vec<Row>> {
         let mut spec = None;
         for pair in 0..WARM + PAIRS {
             shift(pair).await;
-            let run = one_run(story, &format!("run-{pair}"), &mut spec).await?;
+            let run = Box::pin(one_run(story, &format!("run-{pair}"), &mut spec)).await?;
             shift(pair).await;
             let pod = one_pod(story, &format!("bare-{pair}"), spec.clone().context("the first run gives the Pod's spec")?).await?;
             eprintln!("pair {pair}: run {run:.0} ms, bare Pod {pod:.0} ms");

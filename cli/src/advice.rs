@@ -27,7 +27,9 @@ pub fn after(reason: Reason) -> &'static str {
         OutOfMemory => "Ask for less at once, or ask the platform team for more memory in the policy.",
         Evicted => "The node was short of something. Try again: kubectl agentrun rerun {run}",
         WorkspaceFull => "Find what filled the workspace (kubectl agentrun logs {run}), or ask for a larger one in the policy.",
-        SourceUnavailable => "Submit again with --dir; the archive must arrive before the startup deadline.",
+        SourceUnavailable => {
+            "Submit again with --dir, whose archive must arrive before the startup deadline, or with a --git URL and --ref that the message has nothing against."
+        }
         BudgetExhausted => {
             "See where it went (kubectl agentrun usage {run}, kubectl agentrun logs {run}), then submit with a larger --requests or --cost, or a smaller task."
         }

@@ -77,7 +77,7 @@ pub enum Command {
     /// Ask a run to end
     Cancel(Cancel),
     /// Print a run's patch, for git apply
-    Patch(OneRun),
+    Patch(Patch),
     /// Show a run's patch, coloured on a terminal
     Diff(OneRun),
     /// List or fetch what a run has stored
@@ -115,11 +115,29 @@ pub struct OneRun {
 }
 
 #[derive(Args, Debug)]
+pub struct Patch {
+    #[command(flatten)]
+    pub run: OneRun,
+    /// As a mail, for git am: the instruction's first line is the subject
+    #[arg(long)]
+    pub mailbox: bool,
+}
+
+#[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("from").required(true).multiple(true))]
 pub struct Submit {
     /// Folder to send, but for what .gitignore names
     #[arg(long, value_name = "DIR", group = "from", help_heading = "Task")]
     pub dir: Option<PathBuf>,
+    /// Git repository to start from, such as https://git.example.com/org/shop.git; the policy must allow it
+    #[arg(long, value_name = "URL", group = "from", conflicts_with = "dir", help_heading = "Task")]
+    pub git: Option<String>,
+    /// With --git: branch, tag or commit; default: the repository's default branch
+    #[arg(long = "ref", value_name = "REF", requires = "git", help_heading = "Task")]
+    pub reference: Option<String>,
+    /// With --git: the folder of the repository that becomes the workspace
+    #[arg(long, value_name = "PATH", requires = "git", help_heading = "Task")]
+    pub sub_path: Option<String>,
     /// Manifest of an AgentRun, YAML or JSON; - is standard input. Flags change what it says
     #[arg(short = 'f', long = "filename", value_name = "FILE", group = "from", help_heading = "Task")]
     pub file: Option<PathBuf>,

@@ -16,6 +16,7 @@ mod exit;
 mod failure;
 mod follow;
 mod live;
+mod mailbox;
 mod manifest;
 mod output;
 mod run_name;

@@ -4,7 +4,8 @@
 use std::io::Read;
 use std::path::Path;
 
-use agentrun_crds::{GROUP, VERSION, quantity};
+use agentrun_crds::paths::RelativePath;
+use agentrun_crds::{GROUP, VERSION, git, quantity};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -63,6 +64,9 @@ pub fn build(submit: &Submit, namespace: Option<&str>) -> Result<Manifest, Failu
         };
         spec.insert("source".into(), source);
     }
+    if let Some(url) = &submit.git {
+        spec.insert("source".into(), json!({ "git": git(url, submit)? }));
+    }
     if let Some(text) = &submit.instruction {
         spec.insert("instruction".into(), instruction(text)?.into());
     }
@@ -89,11 +93,29 @@ pub fn build(submit: &Submit, namespace: Option<&str>) -> Result<Manifest, Failu
         return Err(Failure::usage("the run has no instruction; give one with --instruction"));
     }
     if !spec.contains_key("source") {
-        return Err(Failure::usage("the run has no source; give a folder with --dir, or source in the manifest"));
+        return Err(Failure::usage("the run has no source; give a folder with --dir, a repository with --git, or source in the manifest"));
     }
     let namespace = named_namespace(&run, namespace)?;
     name(&mut run, submit, namespace.as_deref())?;
     Ok(Manifest { run, namespace, archive, warnings })
+}
+
+fn git(url: &str, submit: &Submit) -> Result<Value, Failure> {
+    if git::GitUrl::parse(url).is_none() {
+        return Err(Failure::usage(format!("--git takes {}", git::URL_ALLOWED)));
+    }
+    let mut source = json!({ "url": url });
+    if let Some(reference) = &submit.reference {
+        if !git::is_ref(reference) {
+            return Err(Failure::usage(format!("--ref takes {}", git::REF_ALLOWED)));
+        }
+        source["ref"] = json!(reference);
+    }
+    if let Some(path) = &submit.sub_path {
+        RelativePath::parse(path).map_err(|why| Failure::usage(format!("--sub-path {why}")))?;
+        source["subPath"] = json!(path);
+    }
+    Ok(source)
 }
 
 fn limits(spec: &mut Map<String, Value>, submit: &Submit) -> Result<(), Failure> {
@@ -172,13 +194,15 @@ fn name(run: &mut Value, submit: &Submit, namespace: Option<&str>) -> Result<(),
     Ok(())
 }
 
-/// `shop-` of `~/src/Shop`.
+/// `shop-` of `~/src/Shop` and of `https://git.example/org/Shop.git`.
 fn prefix(meta: &Map<String, Value>, submit: &Submit) -> String {
     if let Some(prefix) = meta.get("generateName").and_then(Value::as_str) {
         return prefix.to_owned();
     }
     let folder = submit.dir.as_deref().and_then(|folder| folder.canonicalize().ok());
-    let name = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let name = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().to_lowercase());
+    let repository = submit.git.as_deref().and_then(git::GitUrl::parse);
+    let name = name.or_else(|| repository.and_then(|url| url.repository().rsplit('/').next().map(str::to_lowercase))).unwrap_or_default();
     let label: String = name.chars().map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }).take(40).collect();
     match label.trim_matches('-') {
         "" => "run-".into(),
@@ -324,6 +348,24 @@ mod tests {
         assert!(manifest.archive.is_none());
         let typed: agentrun_crds::AgentRun = serde_json::from_value(manifest.run).expect("an AgentRun");
         assert_eq!(typed.spec.checks.len(), 1);
+    }
+
+    #[test]
+    fn a_repository_is_named_and_nothing_is_sent() {
+        let flags = ["--git", "https://git.test/org/My_Shop.git", "--ref", "v1", "--sub-path", "a/b", "-i", "x"];
+        let manifest = build(&submit(&flags), None).expect("a manifest");
+        let source = json!({ "git": { "url": "https://git.test/org/My_Shop.git", "ref": "v1", "subPath": "a/b" } });
+        assert_eq!((&manifest.run["spec"]["source"], &manifest.run["metadata"]["generateName"]), (&source, &json!("my-shop-")));
+        assert!(manifest.archive.is_none());
+        for (flags, part) in [
+            (vec!["--git", "git@git.test:org/shop", "-i", "x"], "--git takes https://"),
+            (vec!["--git", "https://me:key@git.test/shop", "-i", "x"], "--git takes https://"),
+            (vec!["--git", "https://git.test/shop", "--ref", "a..b", "-i", "x"], "--ref takes"),
+            (vec!["--git", "https://git.test/shop", "--sub-path", "../a", "-i", "x"], "--sub-path"),
+        ] {
+            let failure = build(&submit(&flags), None).err().unwrap_or_else(|| unreachable!("{flags:?} is taken"));
+            assert!(failure.message.contains(part) && !failure.message.contains("key"), "{flags:?}: {}", failure.message);
+        }
     }
 
     #[test]

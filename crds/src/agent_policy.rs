@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent_run::{BudgetSpec, Check};
 use crate::approval_rules::ApprovalRule;
+use crate::model_provider::PlainHttp;
 
 /// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -49,6 +50,76 @@ pub struct AgentPolicySpec {
     /// Which actions of the agent wait for a person.
     #[serde(default)]
     pub approvals: ApprovalPolicy,
+    /// Which git repositories runs may start from. Unset: none.
+    pub git: Option<GitPolicy>,
+}
+
+/// Git repositories as sources.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GitPolicy {
+    /// The first entry that admits a run's URL says how it is fetched.
+    pub allow: Vec<GitHost>,
+    /// Most that one fetch may receive, a quantity of bytes. Default `64Mi`.
+    pub max_bytes: Option<String>,
+    /// Longest that one fetch may take. Default `2m`.
+    pub timeout: Option<String>,
+    /// Symbolic links in a tree: refuse the source, or leave them out. Default `Refuse`.
+    #[serde(default)]
+    pub symlinks: LeftOut,
+    /// Submodules: refuse the source, or leave them out. They are never fetched. Default `Refuse`.
+    #[serde(default)]
+    pub submodules: LeftOut,
+}
+
+/// What is done about an entry of a tree that cannot be staged.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeftOut {
+    /// The run ends as SourceUnavailable.
+    #[default]
+    Refuse,
+    /// It is left out, and no patch may put a file in its place.
+    Omit,
+}
+
+/// Repositories of one host.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GitHost {
+    /// `git.example.com`, or with a port that is not the scheme's own.
+    pub host: String,
+    /// Repositories, without `.git`: `org/shop`, a subtree `org/**`, or everything `**` (the default).
+    #[serde(default = "everything")]
+    pub paths: Vec<String>,
+    /// A Secret of this namespace, used for these repositories only: `username` and `password`, or `bearerToken`, and
+    /// optionally `ca.crt` (PEM, trusted in place of the public authorities).
+    pub secret_ref: Option<GitSecret>,
+    /// `Public` (default): the host's addresses must be public ones. `Private`: also those of the cluster and the site. Link-local
+    /// addresses, where clouds keep their metadata, are never reached.
+    #[serde(default)]
+    pub addresses: Addresses,
+    /// Whether the URL may begin with `http://`: for a server inside the cluster. Default `Refused`.
+    #[serde(default, rename = "plainHTTP")]
+    pub plain_http: PlainHttp,
+}
+
+/// A Secret by name.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GitSecret {
+    pub name: String,
+}
+
+/// Where a host may be.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Addresses {
+    #[default]
+    Public,
+    Private,
+}
+
+fn everything() -> Vec<String> {
+    vec!["**".into()]
 }
 
 /// What the agent may do at once, what a person decides, and what it may never do.

@@ -112,18 +112,43 @@ pub struct Source {
     pub inline: Option<InlineSource>,
     /// A tree that is uploaded to the run after its creation; the run waits for it.
     pub archive: Option<ArchiveSource>,
+    /// A commit of a git repository, which the gateway fetches before the sandbox is made.
+    pub git: Option<GitSource>,
 }
 
 impl Source {
     /// Files in the object itself.
     pub fn inline(files: Vec<InlineFile>) -> Self {
-        Source { inline: Some(InlineSource { files }), archive: None }
+        Source { inline: Some(InlineSource { files }), ..Source::default() }
     }
 
     /// An archive to be uploaded.
     pub fn archive(digest: String) -> Self {
-        Source { inline: None, archive: Some(ArchiveSource { digest }) }
+        Source { archive: Some(ArchiveSource { digest }), ..Source::default() }
     }
+
+    /// Whether the tree comes only after the run was accepted.
+    pub fn comes_later(&self) -> bool {
+        self.archive.is_some() || self.git.is_some()
+    }
+}
+
+/// A repository of a host that the namespace's policy allows. Fetched over smart HTTP; the credential is the policy's to name.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GitSource {
+    /// `https://host[:port]/path`, without credentials or query.
+    pub url: String,
+    /// A branch, a tag, a full name such as `refs/pull/7/head`, or the 40 hex digits of a commit. Resolved once. Default `HEAD`,
+    /// the repository's default branch.
+    #[serde(rename = "ref", default = "head")]
+    pub reference: String,
+    /// The folder of the repository that becomes the workspace. Unset: all of it.
+    pub sub_path: Option<String>,
+}
+
+fn head() -> String {
+    "HEAD".into()
 }
 
 /// A tar archive of regular files, known by its content. `PUT` it to the run's `source`.

@@ -65,9 +65,12 @@ pub struct AgentRunStatus {
     /// Since when at least one approval has been pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaiting_since: Option<Time>,
-    /// The uploaded source.
+    /// The source that was uploaded, or fetched from git.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<UploadedSource>,
+    pub source: Option<StoredSource>,
+    /// Why the source could not be fetched from git; the run ends with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_failure: Option<SourceFailure>,
     /// What was stored beside the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<ArtifactTotals>,
@@ -147,6 +150,9 @@ pub struct Resolved {
     /// Absent: nothing needs approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<ResolvedApprovals>,
+    /// How the git source is fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<ResolvedGit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
     pub cpu: String,
@@ -161,6 +167,20 @@ pub struct ResolvedHarness {
     pub name: String,
     /// Its spec, without the image.
     pub template: AgentTemplateSpec,
+}
+
+/// What the policy says of the run's repository.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResolvedGit {
+    /// Secret of the run's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    pub addresses: crate::agent_policy::Addresses,
+    pub max_bytes: i64,
+    pub timeout_seconds: i64,
+    pub symlinks: crate::agent_policy::LeftOut,
+    pub submodules: crate::agent_policy::LeftOut,
 }
 
 /// The rules of policy and run, as `approval_rules::judge` takes them.
@@ -308,11 +328,40 @@ pub struct ApprovalTotals {
 /// An archive that was checked and stored.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct UploadedSource {
+pub struct StoredSource {
     /// `sha256:` and 64 hex digits.
     pub digest: String,
     pub bytes: i64,
     pub files: i64,
+    /// Where the archive was made from a commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<FetchedCommit>,
+}
+
+/// The commit that a run starts from, in every attempt.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct FetchedCommit {
+    /// 40 hex digits.
+    pub commit: String,
+    /// Of the commit, or of `subPath` in it; 40 hex digits.
+    pub tree: String,
+    /// Of what was staged: `tree` without `omitted`. The runner makes sure of it.
+    pub staged_tree: String,
+    /// Symbolic links and submodules that the policy lets be left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<String>,
+}
+
+/// Entries of a tree that may be left out at most.
+pub const MAX_OMITTED: usize = 64;
+
+/// Why there is no source.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceFailure {
+    /// For people; at most 1,024 characters.
+    pub message: String,
 }
 
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]

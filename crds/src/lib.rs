@@ -9,6 +9,7 @@ pub mod agent_template;
 pub mod approval_rules;
 pub mod budget;
 pub mod conditions;
+pub mod git;
 pub mod model_provider;
 pub mod names;
 pub mod paths;

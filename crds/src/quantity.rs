@@ -46,9 +46,35 @@ pub fn seconds(text: &str) -> Result<i64, QuantityError> {
     if text.is_empty() || !rest.is_empty() { Err(bad()) } else { Ok(total) }
 }
 
+/// `"64Mi"` → 67,108,864 bytes. A whole number with one of Kubernetes' suffixes k, M, G, Ki, Mi, Gi, or none.
+pub fn bytes(text: &str) -> Option<i64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let factor = match &text[digits..] {
+        "" => 1,
+        "k" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    text[..digits].parse::<i64>().ok()?.checked_mul(factor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_whole_bytes() {
+        for (text, expected) in [("64Mi", Some(64 << 20)), ("1k", Some(1000)), ("7", Some(7)), ("1Gi", Some(1 << 30))] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+        for text in ["", "Mi", "1.5Mi", "-1", "1e3", "1 Mi", "9999999999999999999", "9999999999Gi"] {
+            assert_eq!(bytes(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn money_is_exact() {

@@ -1,7 +1,7 @@
 //! The API server's rules and our own parsers accept the same texts, so that nothing fails to parse after it was admitted.
 
 use agentrun_crds::paths::{AllowedPath, RelativePath};
-use agentrun_crds::quantity;
+use agentrun_crds::{git, quantity};
 use kube::core::cel::{CompiledSchema, Validator, compile_schema};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -62,6 +62,29 @@ fn paths() {
     proptest!(config(600), |(text in path())| {
         prop_assert_eq!(files.accept(&text), RelativePath::parse(&text).is_ok(), "path {:?}", text);
         prop_assert_eq!(allowed.accept(&text), AllowedPath::parse(&text).is_ok(), "allowed path {:?}", text);
+    });
+}
+
+/// Texts near the edges of URLs and refs.
+fn repository() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        4 => proptest::sample::select(vec![
+            "https://", "http://", "git.a", "a", "A", "-", ".", "..", "/", "//", ":443", ":0", ":65535", ":65536", ":080", ":", "@", "?", "#", "%2e",
+            "~", "+", "_", ".git", ".lock", "refs/heads/", "@{", " ", "\\", "\n", "\0", "ü", "\u{202e}", "[::1]", "=", ",",
+        ]).prop_map(str::to_owned),
+        1 => any::<char>().prop_map(String::from),
+        1 => (248..260usize).prop_map(|length| "a".repeat(length)),
+    ];
+    let rest = proptest::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
+    (proptest::sample::select(vec!["https://a/", "https://a", "http://", ""]), rest).prop_map(|(head, rest)| format!("{head}{rest}"))
+}
+
+#[test]
+fn repositories_and_refs() {
+    let (url, reference) = (Rules::of("spec/source/git/url"), Rules::of("spec/source/git/ref"));
+    proptest!(config(1_500), |(text in repository())| {
+        prop_assert_eq!(url.accept(&text), git::GitUrl::parse(&text).is_some(), "url {:?}", text);
+        prop_assert_eq!(reference.accept(&text), git::is_ref(&text), "ref {:?}", text);
     });
 }
 

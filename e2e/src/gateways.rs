@@ -9,8 +9,8 @@ pub use process::Gateway;
 
 use std::net::SocketAddr;
 
-use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, InlineFile, Source};
-use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedApprovals, ResolvedModel};
+use agentrun_crds::agent_run::{AgentRun, AgentRunSpec, GitSource, InlineFile, Source};
+use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, Resolved, ResolvedApprovals, ResolvedGit, ResolvedModel};
 use agentrun_crds::approval_rules::{ApprovalRule, RuleDecision};
 use agentrun_crds::budget::{Budget, Limit, Spent};
 use agentrun_crds::model_provider::{Dialect, ModelProvider, ModelProviderSpec, PlainHttp, ProvidedModel, SecretKeyRef};
@@ -127,7 +127,18 @@ impl Bed {
 
     /// A run that has exchanged its ticket, with this much of its budget spent.
     pub async fn run(&self, name: &str, limit: Limit, spent: Spent) -> Result<LiveRun> {
-        let (run, nonce) = (self.run_before_exchange(name, limit, spent).await?, random::<16>()?);
+        self.exchanged(self.run_before_exchange(name, limit, spent).await?).await
+    }
+
+    /// The same of a run that starts from a commit.
+    pub async fn run_from_git(&self, name: &str, source: GitSource, how: ResolvedGit) -> Result<LiveRun> {
+        let source = Source { git: Some(source), ..Source::default() };
+        let limit = Limit { requests: 10, ..Limit::default() };
+        self.exchanged(self.started(name, source, Resolved { git: Some(how), ..resolved(limit) }, Spent::default()).await?).await
+    }
+
+    async fn exchanged(&self, run: LiveRun) -> Result<LiveRun> {
+        let (name, nonce) = (run.name.clone(), random::<16>()?);
         let exchange = Exchange {
             attempt: 1,
             public_key: URL_SAFE_NO_PAD.encode([7; 32]),
@@ -136,14 +147,18 @@ impl Bed {
             compromised: false,
             walls: vec!["seccomp".into()],
         };
-        self.patch_status(name, json!({"phase": Phase::Running, "exchange": exchange})).await?;
+        self.patch_status(&name, json!({"phase": Phase::Running, "exchange": exchange})).await?;
         Ok(LiveRun { claims: Claims { nonce, ..run.claims }, ..run })
     }
 
     /// A run whose Pod is there and whose ticket waits to be exchanged.
     pub async fn run_before_exchange(&self, name: &str, limit: Limit, spent: Spent) -> Result<LiveRun> {
         let files = vec![InlineFile { path: "a.txt".into(), content: "one\n".into(), executable: false }];
-        let spec = AgentRunSpec::new("Fix it.", Source::inline(files), MODEL);
+        self.started(name, Source::inline(files), resolved(limit), spent).await
+    }
+
+    async fn started(&self, name: &str, source: Source, resolved: Resolved, spent: Spent) -> Result<LiveRun> {
+        let (spec, limit) = (AgentRunSpec::new("Fix it.", source, MODEL), resolved.budget);
         let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.team);
         let run = runs.create(&PostParams::default(), &AgentRun::new(name, spec)).await?;
         let uid = run.metadata.uid.context("a UID")?;
@@ -152,7 +167,7 @@ impl Bed {
         let status = AgentRunStatus {
             phase: Some(Phase::Starting),
             attempt: Some(1),
-            resolved: Some(resolved(limit)),
+            resolved: Some(resolved),
             pod_ref: Some(pod.clone()),
             ticket_sha256: Some(Sha256::digest(&ticket).iter().map(|byte| format!("{byte:02x}")).collect()),
             started_at: Some(Time(k8s_openapi::jiff::Timestamp::now())),
@@ -271,6 +286,7 @@ pub fn upstream() -> String {
 
 fn resolved(budget: Limit) -> Resolved {
     Resolved {
+        git: None,
         policy_sha256: "0".repeat(64),
         model: ResolvedModel {
             name: MODEL.into(),

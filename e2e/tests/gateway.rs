@@ -9,6 +9,7 @@ mod gateway {
     mod crash;
     mod events;
     mod exchange;
+    mod git;
     mod leases;
     mod overspend;
     mod people;

@@ -15,6 +15,7 @@ mod stories {
     mod fork_bomb;
     mod gateway_away;
     mod gateway_killed;
+    mod git_source;
     mod happy_path;
     mod harnesses;
     mod hostile_network;

@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use crate::app::AppState;
 use crate::auth::{Events, RunCaller};
 use crate::error::ApiError;
-use crate::runs;
+use crate::{runs, source};
 
 /// GET the job with an events token.
 pub fn routes() -> Router<AppState> {
@@ -34,7 +34,8 @@ fn job_of(run: &AgentRun, now: i64) -> Result<Job, ApiError> {
         attempt: exchange.attempt,
         instruction: run.spec.instruction.clone(),
         files: files.map(|f| JobFile { path: f.path.clone(), content: f.content.clone(), executable: f.executable }).collect(),
-        archive: run.spec.source.archive.as_ref().map(|archive| archive.digest.clone()),
+        archive: source::archive(run).map(str::to_owned),
+        tree: status.source.as_ref().and_then(|source| source.git.as_ref()).map(|git| git.staged_tree.clone()),
         approvals: resolved
             .approvals
             .as_ref()

@@ -19,6 +19,7 @@ mod fake_api;
 #[cfg(test)]
 mod fixtures;
 mod followed;
+pub mod git;
 #[cfg(test)]
 mod http_tests;
 pub mod job;

@@ -12,6 +12,7 @@ use agentrun_gateway::budget::Orphans;
 use agentrun_gateway::clock::Clock;
 use agentrun_gateway::config::Config;
 use agentrun_gateway::events::LogRecorder;
+use agentrun_gateway::git::Fetcher;
 use agentrun_gateway::people::Site;
 use agentrun_gateway::serve::{Listener, Stop, bind};
 use agentrun_gateway::store::{Retention, Stores};
@@ -91,6 +92,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone()));
     tokio::spawn(Expiry { status: state.status.clone(), directory: state.runs.clone(), clock: clock.clone() }.run());
     tokio::spawn(state.ledger.keep());
+    let fetcher = Fetcher::new(state.kube.clone(), state.runs.clone(), state.status.clone(), state.stores.clone(), config.data_dir.clone());
+    tokio::spawn(fetcher.run());
     let longest_call = Box::new(move |_: &str| proxy.longest_call());
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 

@@ -16,6 +16,9 @@ pub struct Job {
     /// The source is an archive to be fetched from `routes::SOURCE` instead; `sha256:` and 64 hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
+    /// The archive was made from a commit: the name of the tree that its files make, 40 hex digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
     /// What needs approval. Absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<JobApprovals>,

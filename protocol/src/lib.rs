@@ -7,6 +7,7 @@ pub mod error;
 pub mod event;
 pub mod exchange;
 pub mod executor;
+pub mod git_object;
 pub mod job;
 pub mod people;
 pub mod result;

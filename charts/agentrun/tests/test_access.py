@@ -37,6 +37,17 @@ class Roles(unittest.TestCase):
             ("", "secrets", "agentrun-token-keys"): {"list", "watch"},
         })
 
+    def test_git_credentials(self):
+        """Each by its name, in the namespace that was named, and none without."""
+        self.assertFalse([o for o in render() if o["metadata"]["name"] == "agentrun-gateway-git"])
+        values = ["--set-json", 'gateway.gitSecrets=[{"namespace":"team-a","names":["git-credentials"]}]']
+        objects = render("", *values)
+        self.assertEqual(grants(objects, "Role", "agentrun-gateway-git"), {("", "secrets", "git-credentials"): {"get"}})
+        for kind in ("Role", "RoleBinding"):
+            self.assertEqual(find(objects, kind, "agentrun-gateway-git")["metadata"]["namespace"], "team-a")
+        self.assertEqual(find(objects, "RoleBinding", "agentrun-gateway-git")["subjects"],
+                         [{"kind": "ServiceAccount", "name": "agentrun-gateway", "namespace": NAMESPACE}])
+
     def test_the_operator_in_the_cluster(self):
         """It makes and removes tickets and reads no Secret; it makes Pods and never enters one."""
         self.assertEqual(grants(render(), "ClusterRole", "agentrun-operator"), {

@@ -41,6 +41,24 @@ pub fn shape(policy: &mut Node<'_>) {
     grammar::duration(approvals.at("timeout").default("30m"), 24);
     grammar::duration(approvals.at("maxPause").default("2h"), 24);
 
+    let git = &mut spec.at("git");
+    git.at("allow").list(1, 32);
+    git.at("allow[].host").chars(1, 259).rule(
+        "self.matches(r'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*(:[1-9][0-9]{0,4})?$')",
+        "must be a host in lower case, with a port if it is not the scheme's own: git.example.com or git.example.com:8443",
+    );
+    git.at("allow[].paths").list_set(1, 64);
+    git.at("allow[].paths[]").chars(1, 512).rule(
+        r"self.matches(r'^([*][*]|[A-Za-z0-9._~+-]+(/[A-Za-z0-9._~+-]+)*(/[*][*])?)$')",
+        "must be a repository (org/shop), a subtree (org/**) or everything (**)",
+    );
+    grammar::object_name(&mut git.at("allow[].secretRef.name"));
+    git.at("maxBytes").default("64Mi").chars(1, 16).rule(
+        "self.matches(r'^[1-9][0-9]{0,9}(k|M|G|Ki|Mi|Gi)?$') && !quantity(self).isGreaterThan(quantity('1Gi'))",
+        "must be a whole number of bytes with k, M, G, Ki, Mi, Gi or nothing after it, at most 1Gi",
+    );
+    grammar::duration(git.at("timeout").default("2m"), 1);
+
     let sandbox = &mut spec.at("sandbox");
     grammar::object_name(&mut sandbox.at("runtimeClassName"));
     grammar::quantity(sandbox.at("cpu").default("1"), "256");

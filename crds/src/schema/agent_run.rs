@@ -60,6 +60,10 @@ fn source(source: &mut Node<'_>) {
         .at("archive.digest")
         .chars(1, 71)
         .rule("self.matches('^sha256:[0-9a-f]{64}$')", "must be sha256: and the 64 lower-case hex digits of the archive's SHA-256");
+    let git = &mut source.at("git");
+    grammar::git_url(&mut git.at("url"));
+    grammar::git_ref(&mut git.at("ref"));
+    grammar::path(&mut git.at("subPath"));
     let mut files = source.at("inline.files");
     files
         .list_by("path", 1, 32)

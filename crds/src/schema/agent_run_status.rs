@@ -3,6 +3,7 @@
 
 use super::node::Node;
 use super::{budget, grammar};
+use crate::agent_run_status::MAX_OMITTED;
 use crate::conditions::Reason;
 
 const SHA256: &str = "^[0-9a-f]{64}$";
@@ -41,6 +42,11 @@ fn bounds(status: &mut Node<'_>) {
         status.at("approvalTotals").at(counter).natural();
     }
     status.at("source.digest").pattern("^sha256:[0-9a-f]{64}$").chars(71, 71);
+    for id in ["commit", "tree", "stagedTree"] {
+        status.at("source.git").at(id).pattern("^[0-9a-f]{40}$").chars(40, 40);
+    }
+    status.at("source.git.omitted").list(0, MAX_OMITTED).each().chars(1, grammar::PATH_BYTES);
+    status.at("sourceFailure.message").chars(1, 1_024);
     for from_one in ["attempt", "exchange.attempt", "nextApprovalId"] {
         status.at(from_one).range(1, 1_000_000_000);
     }
@@ -81,6 +87,9 @@ fn resolved_bounds(resolved: &mut Node<'_>) {
         resolved.at(count).range(1, 1_000_000_000);
     }
     budget::amounts(&mut resolved.at("budget"));
+    resolved.at("git.secret").chars(1, 253);
+    resolved.at("git.maxBytes").range(1, 1 << 30);
+    resolved.at("git.timeoutSeconds").range(1, 3_600);
     resolved.at("allowedPaths").list(0, 64).each().chars(1, grammar::PATH_BYTES + 3);
     for (rules, most) in [("approvals.policyRules", 32), ("approvals.runRules", 16)] {
         let mut rules = resolved.at(rules);
@@ -181,7 +190,7 @@ fn attempt(status: &mut Node<'_>) {
 
 /// What is written once and then stays.
 fn once(status: &mut Node<'_>) {
-    for field in ["resolved", "startedAt", "finishedAt", "result", "source"] {
+    for field in ["resolved", "startedAt", "finishedAt", "result", "source", "sourceFailure"] {
         status.rule_on(
             field,
             format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} == oldSelf.{field})"),

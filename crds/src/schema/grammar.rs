@@ -2,6 +2,7 @@
 //! the sentence that people read when they break one. The regular expressions mean the same in RE2 and in Rust.
 
 use super::node::Node;
+use crate::git;
 
 /// Most bytes of one path, as in `paths::MAX_PATH_BYTES`.
 pub const PATH_BYTES: usize = crate::paths::MAX_PATH_BYTES;
@@ -151,5 +152,23 @@ pub fn image(node: &mut Node<'_>, pattern: bool) {
     node.chars(1, 512).rule(
         format!("self.matches(r'^{body}{star}$')"),
         format!("must be an image reference such as registry.example/team/tools:1.2 or tools@sha256:…{also}"),
+    );
+}
+
+/// The URL of a repository; the same grammar as `git::GitUrl`.
+pub fn git_url(node: &mut Node<'_>) {
+    node.chars(1, git::MAX_URL_CHARS)
+        .rule("!self.contains('@')", "may carry no credentials ('@'): the policy names a Secret for them")
+        .rule(
+            r"self.matches(r'^https?://[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._~+-]+)+$') && !self.matches(r'/[.]{1,2}(/|$)') && !self.matches(r'^https?://[^/]{254}') && !self.matches(r'^https?://[^/]*:(6553[6-9]|655[4-9][0-9]|65[6-9][0-9]{2}|6[6-9][0-9]{3}|[7-9][0-9]{4})/')",
+            format!("must be {}", git::URL_ALLOWED),
+        );
+}
+
+/// A ref or a commit; the same grammar as `git::is_ref`.
+pub fn git_ref(node: &mut Node<'_>) {
+    node.chars(1, git::MAX_REF_CHARS).rule(
+        r"self.matches(r'^[A-Za-z0-9_.@+#%=,/-]+$') && !self.matches(r'([.][.]|//|@[{]|/[.]|[.]/|[.]lock/|^[-/.]|[/.]$|[.]lock$|^@$)')",
+        format!("must be {}", git::REF_ALLOWED),
     );
 }

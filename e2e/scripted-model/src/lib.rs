@@ -6,6 +6,7 @@
 //! `/v1beta/models/{model}:generateContent`, `:streamGenerateContent?alt=sse` and `:countTokens` (`x-goog-api-key`); `GET /__bill` (tokens reported, by model), `GET /__seen[?model=…]` (last requests),
 //! `GET /__wait?model=…&requests=N` (answers once so many have come), `POST /__script` (a script in JSON).
 
+pub mod git_host;
 mod ledger;
 mod request;
 mod script;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, ApprovalPolicy, OfferedModel, PolicyLimits, SandboxPolicy};
+use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, ApprovalPolicy, GitPolicy, OfferedModel, PolicyLimits, SandboxPolicy};
 use agentrun_crds::model_provider::{
     Caps, Dialect, ModelProvider, ModelProviderSpec, NamespaceSelector, PlainHttp, Price, ProvidedModel, SecretKeyRef, Timeouts,
 };
@@ -26,6 +26,7 @@ pub struct Offer {
     pub limits: PolicyLimits,
     pub sandbox: SandboxPolicy,
     pub approvals: ApprovalPolicy,
+    pub git: Option<GitPolicy>,
     pub images: Vec<String>,
     pub harnesses: Vec<String>,
     /// Of the provider.
@@ -42,6 +43,7 @@ impl Offer {
             limits: PolicyLimits::default(),
             sandbox: SandboxPolicy::default(),
             approvals: ApprovalPolicy::default(),
+            git: None,
             images: Vec::new(),
             harnesses: Vec::new(),
             dialect: Dialect::OpenAIChat,
@@ -152,6 +154,7 @@ impl Story {
                 limits: offer.limits,
                 sandbox: offer.sandbox,
                 approvals: offer.approvals,
+                git: offer.git,
             },
         );
         Api::<AgentPolicy>::namespaced(client.clone(), &self.namespace).create(&PostParams::default(), &policy).await?;

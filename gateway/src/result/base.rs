@@ -28,9 +28,12 @@ pub(super) struct Base {
 impl Base {
     /// Waits for its turn where the source is an archive.
     pub(super) async fn of(state: &AppState, run: &AgentRun) -> Result<Base, ApiError> {
-        let Some(archive) = &run.spec.source.archive else { return Ok(Base::inline(run)) };
+        if !run.spec.source.comes_later() {
+            return Ok(Base::inline(run));
+        }
+        let archive = source::archive(run).ok_or_else(source::not_uploaded)?;
         let turn = ARCHIVES.acquire().await.map_err(ApiError::internal)?;
-        let digest = Digest::parse(&archive.digest).map_err(|error| ApiError::internal(format!("spec.source.archive.digest {error}")))?;
+        let digest = Digest::parse(archive).map_err(|error| ApiError::internal(format!("the source's digest {error}")))?;
         let blob = state.stores.artifacts.open(&RunRef::of(run).uid, digest).await?.ok_or_else(source::not_uploaded)?;
         let bytes = blob.read(digest).await?;
         let indexed = tokio::task::spawn_blocking(move || index(&bytes).map(|files| (bytes, files))).await.map_err(ApiError::internal)?;

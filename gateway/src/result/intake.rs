@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentrun_crds::agent_run_status::{ArtifactRef, ArtifactTotals, CheckResult, Resolved, RunResult, Trust};
 use agentrun_crds::conditions::Reason;
+use agentrun_crds::paths::RelativePath;
 use agentrun_crds::{AgentRun, AgentRunStatus};
 use agentrun_protocol::event::EventType;
 use agentrun_protocol::result::ResultResponse;
@@ -17,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::base::Base;
 use super::claims::{self, Claims};
 use super::judge::{Verdict, judge};
-use super::patch::{Mode, Patch, Side, TooLarge};
+use super::patch::{Mode, Patch, Side};
 use super::{MAX_PATCH_BYTES, MAX_RESULT_BYTES};
 use crate::app::AppState;
 use crate::artifacts::PATCH_NAME;
@@ -50,9 +51,9 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     let mut verdict = judge(&claims, &base, &decided, &resolved);
     let mut patch = None;
     if verdict.reason != Reason::ResultInvalid && claims.manifest_complete && !claims.changes.is_empty() {
-        match render(&state, &base, &run, &claims).await? {
+        match render(&state, &base, &caller.run, &claims).await? {
             Ok(bytes) => patch = Some(bytes),
-            Err(too_large) => verdict = Verdict::invalid(too_large),
+            Err(unfit) => verdict = Verdict::invalid(unfit),
         }
     }
     drop(base);
@@ -82,8 +83,11 @@ async fn blobs_are_here(state: &AppState, run: &RunRef, claims: &Claims) -> Resu
     Ok(())
 }
 
-/// The patch from our base to their blobs, one file at a time.
-async fn render(state: &AppState, base: &Base, reference: &RunRef, claims: &Claims) -> Result<Result<Vec<u8>, TooLarge>, ApiError> {
+/// The patch from our base to their blobs, one file at a time. Its paths are those of the repository where the source is a folder
+/// of one.
+async fn render(state: &AppState, base: &Base, run: &AgentRun, claims: &Claims) -> Result<Result<Vec<u8>, String>, ApiError> {
+    let reference = RunRef::of(run);
+    let folder = run.spec.source.git.as_ref().and_then(|git| git.sub_path.as_deref());
     let _permit = RENDERS.acquire().await.map_err(ApiError::internal)?;
     let mut patch = Patch::new(MAX_PATCH_BYTES);
     for change in &claims.changes {
@@ -95,7 +99,13 @@ async fn render(state: &AppState, base: &Base, reference: &RunRef, claims: &Clai
             }
             None => None,
         };
-        let path = change.path.clone();
+        let path = match folder {
+            None => change.path.clone(),
+            Some(folder) => match RelativePath::parse(&format!("{folder}/{}", change.path)) {
+                Ok(path) => path,
+                Err(why) => return Ok(Err(format!("{folder}/{} is a path that {why}", change.path))),
+            },
+        };
         let task = tokio::task::spawn_blocking(move || {
             let before = before.as_ref().map(|(content, mode)| Side { content, mode: *mode });
             let after = after.as_ref().map(|(content, mode)| Side { content, mode: *mode });
@@ -103,7 +113,7 @@ async fn render(state: &AppState, base: &Base, reference: &RunRef, claims: &Clai
         });
         match task.await.map_err(ApiError::internal)? {
             Ok(rendered) => patch = rendered,
-            Err(too_large) => return Ok(Err(too_large)),
+            Err(too_large) => return Ok(Err(too_large.to_string())),
         }
     }
     Ok(Ok(patch.finish()))

@@ -54,6 +54,12 @@ pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Res
         let text = "The list of changed files is incomplete, so no patch can stand for the work. Remove what is named, or keep it out of the workspace.";
         return Verdict::new(Reason::ResultInvalid, with_words(text, claims));
     }
+    if let Some(path) = in_place_of_omitted(claims, run) {
+        let message = format!(
+            "Changed {path}, where the commit has a symbolic link or a submodule that was left out of the workspace: no patch can put a file there. Leave it alone in spec.allowedPaths, or change it by hand."
+        );
+        return Verdict::new(Reason::PathNotAllowed, message);
+    }
     let outside = outside(claims, resolved);
     if !outside.is_empty() {
         let why_else = if claims.outcome == Outcome::Done {
@@ -107,6 +113,15 @@ fn untrue(claims: &Claims, base: &Base, resolved: &Resolved) -> Option<String> {
     collision(kept, written).map(|(one, other)| {
         format!("{one} and {other} cannot stand together on every file system (case, Unicode form, or file against folder)")
     })
+}
+
+/// A new path at, beneath or above what was left out of the commit.
+fn in_place_of_omitted<'a>(claims: &'a Claims, run: &AgentRun) -> Option<&'a str> {
+    let git = run.status.as_ref()?.source.as_ref()?.git.as_ref()?;
+    let beneath = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let written = claims.changes.iter().filter(|change| change.after.is_some()).map(|change| change.path.as_str());
+    let mut taken = written.filter(|path| git.omitted.iter().any(|omitted| beneath(path, omitted) || beneath(omitted, path)));
+    taken.next()
 }
 
 /// Changed paths that the run does not allow; deletions count.
@@ -399,6 +414,28 @@ mod tests {
             let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
             let verdict = judge(&claims, &Base::inline(&denied), &denied, &resolved);
             assert_eq!(verdict.reason, expected, "{}", verdict.message);
+        }
+    }
+
+    #[test]
+    fn nothing_takes_the_place_of_what_was_left_out() {
+        let mut run = run();
+        run.status.as_mut().expect("a status").source = serde_json::from_value(json!({
+            "digest": "", "bytes": 1, "files": 1,
+            "git": {"commit": "", "tree": "", "stagedTree": "", "omitted": ["src/link", "src/lib"]},
+        }))
+        .expect("a source");
+        let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
+        for (path, expected) in [
+            ("src/link", Reason::PathNotAllowed),
+            ("src/lib/x", Reason::PathNotAllowed),
+            ("src/library", Reason::Succeeded),
+            ("src/new", Reason::Succeeded),
+        ] {
+            let mut result = result();
+            result["changes"] = json!([{"path": path, "after": state("n", 644)}]);
+            let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
+            assert_eq!(judge(&claims, &Base::inline(&run), &run, &resolved).reason, expected, "{path}");
         }
     }
 

@@ -19,10 +19,20 @@ pub fn sandbox_routes() -> Router<AppState> {
     Router::new().route(agentrun_protocol::routes::SOURCE, get(download::archive))
 }
 
-/// The archive that the run is to start from.
+/// The archive of the run's source, whether it was uploaded or made from a commit. `None`: the source is in the AgentRun itself, or
+/// the commit has not been fetched yet.
+pub(crate) fn archive(run: &AgentRun) -> Option<&str> {
+    let stored = || Some(run.status.as_ref()?.source.as_ref()?.digest.as_str());
+    let source = &run.spec.source;
+    source.archive.as_ref().map(|archive| archive.digest.as_str()).or_else(|| source.git.as_ref().and_then(|_| stored()))
+}
+
+/// The archive that people are to upload.
 fn wanted(run: &AgentRun) -> Result<Digest, ApiError> {
     let archive = run.spec.source.archive.as_ref();
-    let archive = archive.ok_or_else(|| ApiError::not_found("this run has no source archive: its source is in the AgentRun itself"))?;
+    let archive = archive.ok_or_else(|| {
+        ApiError::not_found("this run takes no source archive: its source is in the AgentRun itself, or fetched from git")
+    })?;
     Digest::parse(&archive.digest).map_err(|error| ApiError::internal(format!("spec.source.archive.digest {error}")))
 }
 

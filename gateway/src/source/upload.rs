@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 
 use agentrun_crds::AgentRunStatus;
-use agentrun_crds::agent_run_status::UploadedSource;
+use agentrun_crds::agent_run_status::StoredSource;
 use agentrun_protocol::archive::{self, ArchiveError, Summary};
 use agentrun_protocol::people::{MAX_SOURCE_BYTES, SourceView};
 use axum::Json;
@@ -65,7 +65,7 @@ pub(crate) async fn put(
         _ => error,
     })?;
     tracing::info!(uid = run.uid, by = person.username, files = source.files, "a source archive was taken");
-    let UploadedSource { digest, bytes, files } = source;
+    let StoredSource { digest, bytes, files, git: _ } = source;
     Ok(Json(SourceView { digest, bytes, files }))
 }
 
@@ -76,9 +76,9 @@ fn ended(run: &agentrun_crds::AgentRun) -> Result<(), ApiError> {
     Err(ApiError::conflict("already_completed", "the run has ended and takes no source any more; submit another run"))
 }
 
-fn recorded(digest: String, summary: Summary) -> UploadedSource {
+fn recorded(digest: String, summary: Summary) -> StoredSource {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    UploadedSource { digest, bytes: count(summary.bytes), files: count(summary.files as u64) }
+    StoredSource { digest, bytes: count(summary.bytes), files: count(summary.files as u64), git: None }
 }
 
 /// 422, with the entry at fault.

@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod expired_records;
 pub mod filled;
+mod git;
 pub mod harness;
 pub mod merge;
 pub mod objects;

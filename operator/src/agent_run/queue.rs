@@ -73,6 +73,7 @@ struct SlimSpec {
 #[serde(default)]
 struct SlimSource {
     archive: Option<serde::de::IgnoredAny>,
+    git: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -112,7 +113,8 @@ impl From<&SlimRun> for Peer {
     fn from(run: &SlimRun) -> Self {
         let status = run.status.clone().unwrap_or_default();
         let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed" | "Cancelled"));
-        let here = run.spec.source.archive.is_none() || status.source.is_some();
+        let SlimSource { archive, git } = &run.spec.source;
+        let here = (archive.is_none() && git.is_none()) || status.source.is_some();
         let waits = status.started_at.is_none() && status.resolved.is_some() && here;
         peer(&run.metadata, run.spec.priority, !ended && status.started_at.is_some(), !ended && waits && !run.spec.cancel)
     }
@@ -224,6 +226,7 @@ mod tests {
     fn a_run_is_read_the_same_slim_or_whole() {
         let inline = json!({"inline": {"files": []}});
         let archive = json!({"archive": {"digest": "sha256:00"}});
+        let git = json!({"git": {"url": "https://git.test/shop", "ref": "main"}});
         let uploaded = json!({"resolved": resolved(), "source": {"digest": "sha256:00", "bytes": 1, "files": 1}});
         for (source, status, cancel, active, queued) in [
             (&inline, json!({}), false, false, false),
@@ -231,6 +234,8 @@ mod tests {
             (&inline, json!({"resolved": resolved()}), true, false, false),
             (&archive, json!({"resolved": resolved()}), false, false, false),
             (&archive, uploaded.clone(), false, false, true),
+            (&git, json!({"resolved": resolved()}), false, false, false),
+            (&git, uploaded.clone(), false, false, true),
             (&archive, uploaded, true, false, false),
             (&inline, json!({"resolved": resolved(), "startedAt": "2026-01-01T00:00:00Z", "phase": "Running"}), false, true, false),
             (&inline, json!({"resolved": resolved(), "startedAt": "2026-01-01T00:00:00Z", "phase": "Failed"}), false, false, false),

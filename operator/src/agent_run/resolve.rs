@@ -14,7 +14,7 @@ use agentrun_crds::quantity;
 use sha2::{Digest, Sha256};
 
 use super::spec::{self, Refusal, show};
-use super::{approvals, harness};
+use super::{approvals, git, harness};
 
 /// Runs of a namespace that may be active at once, where the policy says nothing.
 pub const DEFAULT_CONCURRENT_RUNS: i64 = 4;
@@ -97,6 +97,7 @@ pub fn resolve(
         checks,
         host_users: policy.sandbox.host_users,
         approvals,
+        git: git::resolve(spec, policy)?,
         runtime_class_name: policy.sandbox.runtime_class_name.clone().filter(|name| !name.is_empty()),
         cpu: policy.sandbox.cpu.clone().unwrap_or_else(|| "1".into()),
         memory: policy.sandbox.memory.clone().unwrap_or_else(|| "1Gi".into()),
@@ -108,7 +109,7 @@ pub(super) fn denied(field: &str, wrong: impl std::fmt::Display, allowed: impl s
     Refusal::new(Reason::PolicyDenied, field, wrong, allowed)
 }
 
-fn broken(field: &str, error: impl std::fmt::Display) -> Refusal {
+pub(super) fn broken(field: &str, error: impl std::fmt::Display) -> Refusal {
     Refusal {
         reason: Reason::PolicyDenied,
         message: format!("AgentPolicy default: spec.{field}: {error}; the platform team must correct it"),

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use agentrun_crds::agent_run::{AgentRunSpec, BudgetSpec, Check, InlineFile};
+use agentrun_crds::agent_run::{AgentRunSpec, BudgetSpec, Check, GitSource, InlineFile};
 use agentrun_crds::conditions::Reason;
+use agentrun_crds::git::{self, GitUrl};
 use agentrun_crds::paths::{AllowedPath, RelativePath};
 use agentrun_crds::quantity;
 
@@ -54,11 +55,13 @@ pub fn show(text: &str) -> String {
 /// Judge a spec by itself.
 pub fn check(spec: &AgentRunSpec) -> Result<(), Refusal> {
     instruction(&spec.instruction)?;
-    match (&spec.source.inline, &spec.source.archive) {
-        (Some(inline), None) => source(&inline.files)?,
-        (None, Some(archive)) => digest("spec.source.archive.digest", &archive.digest)?,
-        (None, None) => return Err(Refusal::spec("spec.source", "no member is set", "exactly one of `inline` and `archive`")),
-        (Some(_), Some(_)) => return Err(Refusal::spec("spec.source", "two members are set", "exactly one of `inline` and `archive`")),
+    const ONE: &str = "exactly one of `inline`, `archive` and `git`";
+    match (&spec.source.inline, &spec.source.archive, &spec.source.git) {
+        (Some(inline), None, None) => source(&inline.files)?,
+        (None, Some(archive), None) => digest("spec.source.archive.digest", &archive.digest)?,
+        (None, None, Some(source)) => git(source)?,
+        (None, None, None) => return Err(Refusal::spec("spec.source", "no member is set", ONE)),
+        _ => return Err(Refusal::spec("spec.source", "more than one member is set", ONE)),
     }
     for (at, text) in spec.allowed_paths.iter().enumerate() {
         AllowedPath::parse(text).map_err(|e| {
@@ -104,6 +107,21 @@ pub fn check(spec: &AgentRunSpec) -> Result<(), Refusal> {
         if let Some(name) = name.as_deref().filter(|name| !fine(name)) {
             return Err(Refusal::spec(field, format!("{} is no name", show(name)), "1 to 512 characters without control characters"));
         }
+    }
+    Ok(())
+}
+
+fn git(source: &GitSource) -> Result<(), Refusal> {
+    if GitUrl::parse(&source.url).is_none() {
+        return Err(Refusal::spec("spec.source.git.url", "is not the URL of a repository", git::URL_ALLOWED));
+    }
+    if !git::is_ref(&source.reference) {
+        return Err(Refusal::spec("spec.source.git.ref", format!("{} is no ref", show(&source.reference)), git::REF_ALLOWED));
+    }
+    if let Some(path) = &source.sub_path {
+        RelativePath::parse(path).map_err(|why| {
+            Refusal::spec("spec.source.git.subPath", format!("{} {why}", show(path)), "a folder of the repository, such as services/shop")
+        })?;
     }
     Ok(())
 }
@@ -286,6 +304,10 @@ mod tests {
         assert_eq!(check(&spec(|v| v["instruction"] = json!("ä".repeat(32_000)))), Ok(()));
         assert_eq!(check(&spec(|v| v["checks"] = json!([]))), Ok(()));
         assert_eq!(check(&spec(|v| v["source"] = json!({"archive": {"digest": format!("sha256:{}", "0a".repeat(32))}}))), Ok(()));
+        assert_eq!(
+            check(&spec(|v| v["source"] = json!({"git": {"url": "https://git.test/org/shop.git", "ref": "v1", "subPath": "a/b"}}))),
+            Ok(())
+        );
         assert_eq!(check(&spec(|v| v["rerunKey"] = json!("2026-01-01/a"))), Ok(()));
         assert_eq!(check(&spec(|v| v["allowedPaths"] = json!(["a.py", "new/**", "**"]))), Ok(()));
         assert_eq!(check(&spec(|v| v["limits"] = json!({"wallTime": "24h", "budget": {"cost": "0.000001", "requests": 1}}))), Ok(()));
@@ -305,6 +327,10 @@ mod tests {
             ("spec.source: ", spec(|v| v["source"]["archive"] = json!({"digest": format!("sha256:{}", "0".repeat(64))}))),
             ("spec.source.archive.digest", spec(|v| v["source"] = json!({"archive": {"digest": format!("sha256:{}", "A".repeat(64))}}))),
             ("spec.source.archive.digest", spec(|v| v["source"] = json!({"archive": {"digest": "sha256:00"}}))),
+            ("spec.source.git.url", spec(|v| v["source"] = json!({"git": {"url": "https://me:key@git.test/shop"}}))),
+            ("spec.source.git.url", spec(|v| v["source"] = json!({"git": {"url": "file:///etc"}}))),
+            ("spec.source.git.ref", spec(|v| v["source"] = json!({"git": {"url": "https://git.test/shop", "ref": "--upload-pack=x"}}))),
+            ("spec.source.git.subPath", spec(|v| v["source"] = json!({"git": {"url": "https://git.test/shop", "subPath": "../x"}}))),
             ("spec.approvals.rules[0].decision", spec(|v| v["approvals"] = json!({"rules": [{"decision": "Allow"}]}))),
             ("spec.rerunKey", spec(|v| v["rerunKey"] = json!(""))),
             ("spec.rerunKey", spec(|v| v["rerunKey"] = json!("a b"))),

@@ -123,3 +123,46 @@ async fn records_of_runs_that_are_long_gone_are_deleted() {
     assert_eq!(expired_records::once(&ctx).await.expect("a pass"), 1);
     assert_eq!(world.fake.get(RECORD), None);
 }
+
+#[tokio::test]
+async fn a_run_waits_for_its_commit_or_the_reason_why_there_is_none() {
+    let world = || {
+        let world = World::new();
+        let policy = "/apis/agentrun.dev/v1alpha1/namespaces/team-a/agentpolicies/default";
+        world.fake.change(policy, |policy| policy["spec"]["git"] = json!({"allow": [{"host": "git.test", "secretRef": {"name": "key"}}]}));
+        world.fake.change(&world.run, |run| run["spec"]["source"] = json!({"git": {"url": "https://git.test/org/shop", "ref": "main"}}));
+        world
+    };
+    let fetched = world();
+    assert!(matches!(fetched.settle().await, Again::In(pause) if pause.as_secs() <= 300));
+    assert_eq!(fetched.status()["phase"], "Pending");
+    assert_eq!(fetched.status()["resolved"]["git"]["secret"], "key");
+    assert!(fetched.status().to_string().contains("the gateway fetches https://git.test/org/shop at main"), "{}", fetched.status());
+    fetched.fake.change(&fetched.run, |run| {
+        run["status"]["source"] = json!({"digest": format!("sha256:{}", "0a".repeat(32)), "bytes": 1, "files": 1});
+    });
+    fetched.settle().await;
+    assert_eq!(fetched.status()["phase"], "Starting");
+
+    let failed = world();
+    failed.settle().await;
+    failed.fake.change(&failed.run, |run| run["status"]["sourceFailure"] = json!({"message": "no such branch"}));
+    failed.settle().await;
+    assert_eq!(failed.condition("Complete"), "True SourceUnavailable");
+    assert!(failed.status().to_string().contains("no such branch"));
+
+    let forgotten = world();
+    forgotten.settle().await;
+    forgotten.fake.advance(300);
+    forgotten.settle().await;
+    assert_eq!(forgotten.condition("Complete"), "True SourceUnavailable");
+    assert!(forgotten.status().to_string().contains("the gateway did not fetch"));
+
+    let denied = World::new();
+    denied.fake.change(&denied.run, |run| run["spec"]["source"] = json!({"git": {"url": "https://git.test/org/shop"}}));
+    denied.settle().await;
+    assert_eq!(denied.condition("Complete"), "True PolicyDenied");
+    for world in [failed, forgotten, denied] {
+        assert_eq!(world.created_pods(), 0);
+    }
+}

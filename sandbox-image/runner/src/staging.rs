@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agentrun_protocol::{
     archive::{self, ArchiveError, ArchiveFile},
+    git_object::{Kind, ObjectId, tree_id},
     job::Job,
     people::MAX_SOURCE_BYTES,
     result::{FileState, Outcome},
@@ -40,7 +41,15 @@ pub async fn stage(executor: &Executor, job: &Job, archive: Option<Bytes>) -> Re
         write(executor, &mut base, &file.path, file.content.as_bytes(), file.executable).await?;
     }
     if let Some(archive) = archive {
-        for file in files(&archive).map_err(|why| (Outcome::SourceUnavailable, format!("the source archive: {why}")))? {
+        let unusable = |why: String| (Outcome::SourceUnavailable, format!("the source archive: {why}"));
+        let files = files(&archive).map_err(|why| unusable(why.to_string()))?;
+        if let Some(wanted) = &job.tree {
+            let made = tree(&archive, &files);
+            if made != *wanted {
+                return Err(unusable(format!("its files make the tree {made}, not {wanted}, which the commit has")));
+            }
+        }
+        for file in files {
             // Within bounds: the reader has seen all of the content.
             let content = archive.slice(file.at as usize..(file.at + file.bytes) as usize);
             write(executor, &mut base, file.path.as_str(), &content, file.executable).await?;
@@ -56,6 +65,16 @@ fn files(archive: &[u8]) -> Result<Vec<ArchiveFile>, ArchiveError> {
         Ok(())
     })?;
     Ok(files)
+}
+
+/// The name that git gives the tree of these files; 40 hex digits.
+fn tree(archive: &Bytes, files: &[ArchiveFile]) -> String {
+    let named = files.iter().map(|file| {
+        // Within bounds, as above.
+        let content = archive.slice(file.at as usize..(file.at + file.bytes) as usize);
+        (&file.path, file.executable, ObjectId::of(Kind::Blob, &content))
+    });
+    tree_id(named).to_string()
 }
 
 async fn write(executor: &Executor, base: &mut Base, path: &str, content: &[u8], executable: bool) -> Result<(), (Outcome, String)> {

@@ -8,7 +8,7 @@ mod quote;
 mod roundtrip;
 
 use agentrun_crds::paths::RelativePath;
-use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use agentrun_protocol::git_object::{Kind, ObjectId};
 
 pub use hunks::Effort;
 
@@ -131,10 +131,7 @@ fn text_of(content: &[u8]) -> Option<&str> {
 /// The name that git gives this content; it checks it when it applies a binary change. Absent is all zeros.
 fn object_id(side: Option<Side<'_>>) -> String {
     let Some(side) = side else { return "0".repeat(40) };
-    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-    context.update(format!("blob {}\0", side.content.len()).as_bytes());
-    context.update(side.content);
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    ObjectId::of(Kind::Blob, side.content).to_string()
 }
 
 #[cfg(test)]

@@ -53,9 +53,9 @@ pub fn attempt(run: &AgentRun) -> i64 {
     run.status.as_ref().and_then(|status| status.attempt).unwrap_or(1)
 }
 
-/// Whether the run's archive has still to be uploaded.
+/// Whether the run's archive has still to be uploaded, or its commit to be fetched.
 pub fn awaits_source(run: &AgentRun) -> bool {
-    run.spec.source.archive.is_some() && run.status.as_ref().is_none_or(|status| status.source.is_none())
+    run.spec.source.comes_later() && run.status.as_ref().is_none_or(|status| status.source.is_none())
 }
 
 /// Whether our finalizer stands on the run.

@@ -1,6 +1,7 @@
 //! Before the start: accept or refuse, wait for a turn, then open the budget.
 
 use agentrun_crds::AgentRun;
+use agentrun_crds::agent_run::GitSource;
 use agentrun_crds::agent_run_status::Resolved;
 use agentrun_crds::conditions::{Reason, types};
 use jiff::{SignedDuration, Timestamp};
@@ -80,6 +81,9 @@ fn source(run: &AgentRun, resolved: &Resolved, now: Timestamp) -> Plan {
     let next = Next::of(run, now).accepted(resolved);
     let since = condition(next.so_far(), types::ACCEPTED).map_or(now, |accepted| accepted.last_transition_time.0);
     let deadline = since.saturating_add(SignedDuration::from_secs(resolved.startup_deadline_seconds)).unwrap_or(now);
+    if let Some(git) = &run.spec.source.git {
+        return fetched(run, resolved, git, next, deadline, now);
+    }
     let digest = run.spec.source.archive.as_ref().map_or("", |archive| archive.digest.as_str());
     let how = format!(
         "PUT the tar archive {digest} to /apis/run.agentrun.dev/v1alpha1/namespaces/{namespace}/agentruns/{name}/source, as \
@@ -90,6 +94,21 @@ fn source(run: &AgentRun, resolved: &Resolved, now: Timestamp) -> Plan {
         return end(run, Reason::SourceUnavailable, message, now);
     }
     let next = next.awaiting_source(&format!("waits {} s for its source: {how}", resolved.startup_deadline_seconds)).done();
+    Plan::status(run, next, until(now, deadline))
+}
+
+/// The gateway fetches the commit, or says why it cannot.
+fn fetched(run: &AgentRun, resolved: &Resolved, git: &GitSource, next: Next, deadline: Timestamp, now: Timestamp) -> Plan {
+    if let Some(failure) = run.status.as_ref().and_then(|status| status.source_failure.as_ref()) {
+        return end(run, Reason::SourceUnavailable, failure.message.clone(), now);
+    }
+    let what = format!("{} at {}", git.url, git.reference);
+    if now >= deadline {
+        let seconds = resolved.startup_deadline_seconds;
+        let message = format!("the gateway did not fetch {what} within {seconds} s; look at its Pod and its log, then run again");
+        return end(run, Reason::SourceUnavailable, message, now);
+    }
+    let next = next.awaiting_source(&format!("the gateway fetches {what}")).done();
     Plan::status(run, next, until(now, deadline))
 }
 

@@ -34,6 +34,7 @@ pub fn job() -> Job {
         instruction: "Fix it.".into(),
         files: vec![file("app.txt", "broken\n", false), file("test.sh", TEST, true), file("old/gone.txt", "x", false)],
         archive: None,
+        tree: None,
         approvals: None,
         allowed_paths: vec!["**".into()],
         checks: vec![JobCheck { name: "unit".into(), argv: vec!["sh".into(), "test.sh".into()] }],
@@ -143,6 +144,25 @@ async fn a_source_archive_that_is_another_is_not_staged() {
         let result = started.result();
         assert_eq!((result.outcome, result.changes.len()), (Outcome::SourceUnavailable, 0));
         assert!(result.message.contains(part), "{}", result.message);
+    }
+}
+
+#[tokio::test]
+async fn the_tree_of_a_commit_is_staged_only_if_it_is_the_one_that_was_fetched() {
+    let (bytes, named) = archive(&[("a/b.txt", "b", 0o644), ("run", "r", 0o755)]);
+    // git: the same two files, added, and `git write-tree`.
+    for (tree, outcome) in [
+        ("81772842745a421bd3cea897260d5abed705f26f", Outcome::Done),
+        ("4b825dc642cb6eb9a060e54bf8d69288fbee4904", Outcome::SourceUnavailable),
+    ] {
+        let mut setup = setup(vec![Turn::Say("Done.")]);
+        setup.job = Job { files: vec![], checks: vec![], archive: Some(named.clone()), tree: Some(tree.into()), ..setup.job };
+        let started = Started::new(setup).await;
+        started.gateway().seen.lock().unwrap().blobs.insert(named.clone(), bytes.clone().into());
+        started.run().await.unwrap();
+        let result = started.result();
+        assert_eq!(result.outcome, outcome, "{}", result.message);
+        assert_eq!(result.message.contains("its files make the tree"), outcome != Outcome::Done, "{}", result.message);
     }
 }
 
