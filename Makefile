@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PROFILE ?= release
 CLUSTER ?= dev
+# Every agent of which there is a recipe; CI tries two of them.
+HARNESSES = $(notdir $(patsubst %/,%,$(dir $(wildcard harnesses/*/template.yaml))))
 # Always the whole workspace: cargo picks the features of dependencies by what is selected, and would build them again and
 # again for each selection.
 TESTS = --workspace --lib --bins $$(e2e/test_targets.py)
@@ -10,8 +12,9 @@ export AGENTRUN_PROFILE := $(PROFILE)
 AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
 export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
 export AGENTRUN_IMAGES := $(CURDIR)/target/images.json
+export AGENTRUN_HARNESSES ?= pi claude-code
 
-.PHONY: help demo demo-down test bench approvals kills check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e
+.PHONY: help demo demo-down test bench approvals kills check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e test-harnesses
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,3 +77,7 @@ install: cluster images ## Load our images into it and install the chart
 
 e2e: install ## Run the stories on it and keep it (STORY=name for some of them)
 	AGENTRUN_KUBECONFIG=$$(e2e/cluster/up.sh $(CLUSTER) 2>/dev/null) cargo test --workspace --test stories -- $(STORY)
+
+test-harnesses: ## Try every command-line agent of harnesses/ on the node, unmodified, from npm
+	$(MAKE) --no-print-directory install AGENTRUN_HARNESSES="$(HARNESSES)"
+	AGENTRUN_KUBECONFIG=$$(e2e/cluster/up.sh $(CLUSTER) 2>/dev/null) AGENTRUN_HARNESSES="$(HARNESSES)" cargo test --workspace --test stories -- harnesses

@@ -15,7 +15,7 @@ exec 9>"$archives/.lock"; flock 9
 rootfs=$(sandbox-image/toolchain.sh)
 [ "$rootfs" -ot "$inputs/toolchain.tar" ] || cp "$rootfs" "$inputs/toolchain.tar"
 # Which agents' images are built; CI's by default.
-read -ra harnesses <<< "${AGENTRUN_HARNESSES-pi}"
+read -ra harnesses <<< "${AGENTRUN_HARNESSES-pi claude-code}"
 for harness in "${harnesses[@]}"; do
   layer=$(harnesses/layer.sh "$harness")
   [ "$layer" -ot "$inputs/harness-$harness.tar" ] || cp "$layer" "$inputs/harness-$harness.tar"

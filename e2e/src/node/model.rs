@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use agentrun_crds::model_provider::Dialect;
+use agentrun_protocol::routes;
 use agentrun_scripted_model::{Line, Script, Seen, parse_bill};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -17,8 +19,19 @@ use super::{Node, Within, until};
 const MANIFEST: &str = include_str!("../../../examples/scripted-model.yaml");
 const NAMESPACE: &str = "scripted-model";
 const NAME: &str = "scripted-model";
-/// What a ModelProvider says to reach it.
-pub const URL: &str = "http://scripted-model.scripted-model.svc.cluster.local:8080/v1/chat/completions";
+const ADDRESS: &str = "http://scripted-model.scripted-model.svc.cluster.local:8080";
+
+/// What a ModelProvider of a dialect says to reach it.
+pub fn url(dialect: Dialect) -> String {
+    let path = match dialect {
+        Dialect::OpenAIChat => routes::CHAT_COMPLETIONS,
+        Dialect::OpenAIResponses => routes::RESPONSES,
+        Dialect::OpenAIEmbeddings => routes::EMBEDDINGS,
+        Dialect::AnthropicMessages => routes::MESSAGES,
+        Dialect::Gemini => routes::GEMINI_MODELS,
+    };
+    format!("{ADDRESS}{path}")
+}
 
 static DEPLOYED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
 

@@ -130,7 +130,7 @@ impl Story {
             &self.namespace,
             ModelProviderSpec {
                 dialect: offer.dialect,
-                url: model::URL.into(),
+                url: model::url(offer.dialect),
                 plain_http: PlainHttp::Allowed,
                 ca_bundle: None,
                 secret_ref: SecretKeyRef { name: self.namespace.clone(), key: "api-key".into() },

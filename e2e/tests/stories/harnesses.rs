@@ -38,12 +38,69 @@ async fn pi() {
     tell(agent).await;
 }
 
+#[tokio::test]
+async fn qwen_code() {
+    let agent = Agent {
+        name: "qwen-code",
+        look: json!(["read_file", {"file_path": "/workspace/shop/discount.py"}]),
+        edit: json!(["edit", {"file_path": "/workspace/shop/discount.py", "old_string": OLD, "new_string": NEW}]),
+        run: |command| json!(["run_shell_command", {"command": command, "is_background": false, "description": "a command"}]),
+    };
+    tell(agent).await;
+}
+
+#[tokio::test]
+async fn opencode() {
+    let agent = Agent {
+        name: "opencode",
+        look: json!(["read", {"filePath": "/workspace/shop/discount.py"}]),
+        edit: json!(["edit", {"filePath": "/workspace/shop/discount.py", "oldString": OLD, "newString": NEW}]),
+        run: |command| json!(["bash", {"command": command, "description": "a command"}]),
+    };
+    tell(agent).await;
+}
+
+#[tokio::test]
+async fn claude_code() {
+    let agent = Agent {
+        name: "claude-code",
+        look: json!(["Read", {"file_path": "/workspace/shop/discount.py"}]),
+        edit: json!(["Edit", {"file_path": "/workspace/shop/discount.py", "old_string": OLD, "new_string": NEW}]),
+        run: |command| json!(["Bash", {"command": command, "description": "a command"}]),
+    };
+    tell(agent).await;
+}
+
+#[tokio::test]
+async fn codex() {
+    let agent = Agent {
+        name: "codex",
+        look: json!(["exec_command", {"cmd": "cat shop/discount.py"}]),
+        edit: json!(["exec_command", {"cmd": "sed -i 's|price - percent|price * (100 - percent) // 100|' shop/discount.py"}]),
+        run: |command| json!(["exec_command", {"cmd": command}]),
+    };
+    tell(agent).await;
+}
+
+#[tokio::test]
+async fn gemini_cli() {
+    let agent = Agent {
+        name: "gemini-cli",
+        look: json!(["read_file", {"file_path": "shop/discount.py"}]),
+        edit: json!(["replace", {"file_path": "shop/discount.py", "instruction": "fix", "old_string": OLD, "new_string": NEW}]),
+        run: |command| json!(["run_shell_command", {"command": command, "description": "a command"}]),
+    };
+    tell(agent).await;
+}
+
 async fn tell(agent: Agent) {
     story(agent.name, async |story| body(story, &agent).await).await;
 }
 
 async fn body(story: &Story, agent: &Agent) -> Result<()> {
     if !story.has_harness(agent.name) {
+        let wanted = std::env::var("AGENTRUN_HARNESSES").unwrap_or_default();
+        ensure!(!wanted.split(' ').any(|name| name == agent.name), "AGENTRUN_HARNESSES wants {}, but it has no image", agent.name);
         eprintln!("SKIPPED: no image harness-{0} was built; AGENTRUN_HARNESSES={0} make images builds it", agent.name);
         return Ok(());
     }
@@ -61,6 +118,8 @@ async fn body(story: &Story, agent: &Agent) -> Result<()> {
     let spec = |model: &str| {
         let mut spec = story.spec();
         spec.agent.harness = Some(story.namespace.clone());
+        // Some take seconds to start where there is work besides.
+        spec.limits.wall_time = Some("10m".into());
         spec.model = model.into();
         spec
     };

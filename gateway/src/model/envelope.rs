@@ -3,6 +3,7 @@
 //! `{"error": {code, message, status, details}}` for Google's.
 
 use agentrun_crds::model_provider::Dialect;
+use agentrun_protocol::error::ERROR_HEADER;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -26,6 +27,7 @@ pub fn respond(operation: Operation, mut error: ApiError) -> Response {
     }
     let body = body(operation, &error);
     let mut response = (error.status, Json(body)).into_response();
+    response.headers_mut().insert(HeaderName::from_static(ERROR_HEADER), HeaderValue::from_static(error.code));
     for (name, value) in error.headers {
         response.headers_mut().append(name, value);
     }

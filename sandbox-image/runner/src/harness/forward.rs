@@ -36,7 +36,7 @@ impl Forward {
         if request.body().size_hint().exact().is_some_and(|bytes| bytes > MAX_BODY_BYTES as u64) {
             return refusal(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large");
         }
-        if !self.calls.begin() {
+        if model_routes::is_turn(request.method(), &target) && !self.calls.begin() {
             return refusal(StatusCode::FORBIDDEN, "step_limit_reached", "the run has used all of its steps");
         }
         let (parts, body) = request.into_parts();

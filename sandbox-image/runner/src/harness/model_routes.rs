@@ -40,6 +40,12 @@ fn is_gemini(path: &str) -> bool {
     call.is_some_and(|call| !call.contains("..") && !call.contains("//") && GEMINI_CALLS.iter().any(|word| call.ends_with(word)))
 }
 
+/// Whether a request has the model say something, rather than list, count or measure.
+pub fn is_turn(method: &Method, target: &str) -> bool {
+    let path = target.split('?').next().unwrap_or_default();
+    method == Method::POST && !path.ends_with(":countTokens") && ![routes::COUNT_TOKENS, routes::EMBEDDINGS].contains(&path)
+}
+
 /// The headers that go along.
 pub fn headers(of_agent: &HeaderMap) -> HeaderMap {
     of_agent.iter().filter(|(name, _)| PASSED.contains(&name.as_str())).map(|(name, value)| (name.clone(), value.clone())).collect()

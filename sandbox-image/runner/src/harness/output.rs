@@ -19,6 +19,8 @@ use crate::{
 const SHOWN_BYTES: usize = 8 * 1024;
 /// Events of one agent, besides its plain output.
 const MAX_EVENTS: u32 = 10_000;
+/// Longest message.
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// What is kept for the artifact.
 const KEPT_BYTES: usize = 2 * 1024 * 1024;
 
@@ -31,6 +33,8 @@ pub struct Heard<'f> {
     lines: Lines,
     kept: HeadAndTail,
     emitted: u32,
+    /// A message of which more may come.
+    begun: String,
     /// The last thing that the agent said.
     pub message: Option<String>,
     /// The agent said itself that it failed.
@@ -47,6 +51,7 @@ impl<'f> Heard<'f> {
             lines: Lines::default(),
             kept: HeadAndTail::new(KEPT_BYTES),
             emitted: 0,
+            begun: String::new(),
             message: None,
             failure: None,
         }
@@ -72,6 +77,7 @@ impl<'f> Heard<'f> {
     pub fn finish(mut self) -> Finished {
         let mut lines = std::mem::take(&mut self.lines);
         lines.finish(|line| self.line(line));
+        self.end_message();
         if lines.dropped > 0 {
             self.events.note(format!("{} lines of the agent's output were too long to be read", lines.dropped));
         }
@@ -111,19 +117,33 @@ impl<'f> Heard<'f> {
         }
     }
 
+    /// What has begun is whole.
+    fn end_message(&mut self) {
+        let said = std::mem::take(&mut self.begun);
+        if !said.trim().is_empty() {
+            let data = json!({"text": clip(&said, 2 * SHOWN_BYTES)});
+            self.message = Some(said);
+            self.count(EventType::Message, data);
+        }
+    }
+
     fn emit(&mut self, rule: &OutputRule, value: &Value) {
+        if !rule.partial {
+            self.end_message();
+        }
         let text = |path: &Option<String>| path.as_ref().map(|path| field::text(value, path)).unwrap_or_default();
         let tool = || first_chars(&text(&rule.tool), 64);
         let step = self.calls.steps();
         let (kind, data) = match rule.event {
             LineEvent::Message => {
                 let said = text(&rule.text);
-                if said.trim().is_empty() {
-                    return;
+                if self.begun.len() < MAX_MESSAGE_BYTES {
+                    self.begun.push_str(&said);
                 }
-                let data = json!({"text": clip(&said, 2 * SHOWN_BYTES)});
-                self.message = Some(said);
-                (EventType::Message, data)
+                if !rule.partial {
+                    self.end_message();
+                }
+                return;
             }
             LineEvent::ToolCall => {
                 let found = rule.arguments.as_ref().map(|path| field::values(value, path)).unwrap_or_default();
@@ -134,7 +154,7 @@ impl<'f> Heard<'f> {
             LineEvent::ToolResult => {
                 let output = text(&rule.text);
                 let shown = clip(&output, SHOWN_BYTES);
-                let data = json!({"step": step, "tool": tool(), "ok": text(&rule.failed) != "true", "output": shown, "truncated": shown.len() != output.len()});
+                let data = json!({"step": step, "tool": tool(), "ok": !matches!(text(&rule.failed).as_str(), "true" | "error"), "output": shown, "truncated": shown.len() != output.len()});
                 (EventType::ToolResult, data)
             }
             LineEvent::Failure => {
@@ -143,6 +163,10 @@ impl<'f> Heard<'f> {
                 (EventType::Note, json!({"text": format!("the agent says that it failed: {said}")}))
             }
         };
+        self.count(kind, data);
+    }
+
+    fn count(&mut self, kind: EventType, data: Value) {
         self.emitted += 1;
         match self.emitted {
             0..=MAX_EVENTS => self.events.emit(kind, data),
@@ -187,24 +211,26 @@ mod tests {
             {"when": [{"path": "type", "equals": "assistant"}], "each": "content[*]", "with": [{"path": "type", "equals": "use"}], "event": "ToolCall",
              "tool": "name", "arguments": "input"},
             {"when": [{"path": "type", "equals": "result"}], "event": "ToolResult", "tool": "name", "text": "out", "failed": "error"},
+            {"when": [{"path": "type", "equals": "piece"}], "event": "Message", "text": "text", "partial": true},
             {"when": [{"path": "type", "equals": "end"}, {"path": "error", "equals": "true"}], "event": "Failure", "text": "why"},
         ]});
         let (printed, finished) = hear(
             form,
             "{\"type\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"I look.\"},{\"type\":\"use\",\"name\":\"Bash\",\"input\":{\"c\":\"ls\"}}]}\n\
              {\"type\":\"result\",\"name\":\"Bash\",\"out\":\"nothing\",\"error\":true}\n\
-             {\"type\":\"delta\"}\nnot json\n[1]\n\n{\"type\":\"end\",\"error\":false}\n{\"type\":\"end\",\"error\":true,\"why\":\"no credit\"}",
+             {\"type\":\"piece\",\"text\":\"It is \"}\n{\"type\":\"delta\"}\n{\"type\":\"piece\",\"text\":\"done.\"}\nnot json\n[1]\n\n{\"type\":\"end\",\"error\":false}\n{\"type\":\"end\",\"error\":true,\"why\":\"no credit\"}",
         );
         let expected = [
             "agent: I look.",
             "Bash {\"c\":\"ls\"}",
             "Bash failed: nothing",
+            "agent: It is done.",
             "the agent says that it failed: no credit",
             "  | not json",
             "  | [1]",
         ];
         assert_eq!(printed, expected);
-        assert_eq!((finished.message.as_str(), finished.failure.as_deref()), ("I look.", Some("no credit")));
+        assert_eq!((finished.message.as_str(), finished.failure.as_deref()), ("It is done.", Some("no credit")));
         assert!(finished.log.contains("\"delta\""));
     }
 
