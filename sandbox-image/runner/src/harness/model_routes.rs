@@ -95,6 +95,21 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_is_what_the_model_answers() {
+        for (method, target, expected) in [
+            ("POST", "/v1/chat/completions", true),
+            ("POST", "/v1/messages?beta=true", true),
+            ("POST", "/v1beta/models/small:streamGenerateContent?alt=sse", true),
+            ("POST", "/v1/messages/count_tokens?beta=true", false),
+            ("POST", "/v1beta/models/small:countTokens", false),
+            ("POST", "/v1/embeddings", false),
+            ("GET", "/v1/models", false),
+        ] {
+            assert_eq!(is_turn(&method.parse().unwrap(), target), expected, "{target}");
+        }
+    }
+
+    #[test]
     fn no_key_goes_along() {
         let mut sent = HeaderMap::new();
         for name in ["authorization", "x-api-key", "x-goog-api-key", "cookie", "host", "content-type", "x-agentrun", "connection"] {
