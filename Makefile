@@ -22,7 +22,7 @@ help: ## List the targets
 demo: ## Show a run from manifest to checked patch on a real one-node cluster (root, Debian)
 	@e2e/demo.sh
 
-demo-down: ## Remove the demo's cluster and everything it made
+demo-down: ## Remove the demo's cluster; what was built stays
 	@e2e/cluster/down.sh demo
 	@rm -rf target/demo
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The demo: a real one-node cluster, the chart, three manifests, a run from failing test to checked patch. Needs root and Debian.
-# Run it again as often as you like; `make demo-down` removes everything.
+# Run it again as often as you like; `make demo-down` removes the cluster.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . e2e/cluster/cluster.sh demo
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 mkdir -p target/demo
 programs=${CARGO_TARGET_DIR:-$PWD/target}/x86_64-unknown-linux-gnu/release   # kubectl finds kubectl-agentrun there
 export PATH=$BIN:$programs:$PATH KUBECONFIG
-total=8 number=0
+total=9 number=0
 say() { number=$((number + 1)); printf '\n\e[1m[%d/%d] %s\e[0m\n' "$number" "$total" "$1"; }
 
 say "Debian packages"
@@ -22,7 +22,7 @@ e2e/images.sh >/dev/null
 say "A one-node cluster in namespaces of its own"
 e2e/cluster/up.sh demo >/dev/null
 say "helm install"
-e2e/install.sh demo
+e2e/install.sh demo --hide-notes
 kubectl apply -f examples/scripted-model.yaml >/dev/null
 # The tag stays the same, so the digest is what makes a new image roll out.
 digest=$(python3 -c 'import json; print(json.load(open("target/images.json"))["scripted-model"]["digest"])')
@@ -54,13 +54,32 @@ echo '$ git apply ../fix.patch'
 echo '$ python3 -m unittest discover      # after'
 (cd target/demo/shop && python3 -B -m unittest discover 2>&1 | tail -n 3)
 
+say "A person decides: the same task under a policy that asks"
+echo '$ kubectl apply -f examples/policy-approvals.yaml'
+kubectl apply -f examples/policy-approvals.yaml
+# Somebody else than who submits, with the role for it.
+kubectl create rolebinding lead -n team-a --clusterrole=agentrun-approver --user=lead@example.com --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+echo '$ kubectl agentrun rerun fix-discount -n team-a'
+again=$(kubectl agentrun rerun fix-discount -n team-a)
+echo "$again"
+kubectl wait --for=condition=AwaitingApproval "agentrun/$again" -n team-a --timeout=2m >/dev/null
+echo '$ kubectl agentrun approvals -n team-a'
+kubectl agentrun approvals -n team-a
+id=$(kubectl get agentrun "$again" -n team-a -o jsonpath='{.status.approvals[?(@.state=="pending")].id}')
+echo "\$ kubectl agentrun approve $again $id -n team-a --as lead@example.com"
+kubectl agentrun approve "$again" "$id" -n team-a --as lead@example.com
+echo "\$ kubectl agentrun wait $again -n team-a"
+kubectl agentrun wait "$again" -n team-a
+kubectl get agentrun "$again" -n team-a -o jsonpath='{range .status.approvals[*]}approval {.id}: {.state}, decided by {.decidedBy}{"\n"}{end}'
+
 cat <<TEXT
 
 Look around:
   export KUBECONFIG=$KUBECONFIG PATH=$BIN:$programs:\$PATH
   kubectl agentrun why fix-discount -n team-a
+  kubectl agentrun logs $again -n team-a
   kubectl get agentruns -A -o wide
   kubectl describe agentrun fix-discount -n team-a
   kubectl get pods -A
-The patched tree is in target/demo/shop. Run \`make demo\` again for another run; \`make demo-down\` removes everything.
+The patched tree is in target/demo/shop. Run \`make demo\` again for another run; \`make demo-down\` removes the cluster.
 TEXT

@@ -10,7 +10,8 @@ built=${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/$([ "$profile" = dev 
 archives=${AGENTRUN_CACHE:-$HOME/.cache/agentrun}/images
 inputs=target/image-inputs programs=target/image-inputs/programs
 mkdir -p "$archives" "$programs"
-exec 9>"$archives/.lock"; flock 9
+exec 9>"$archives/.lock"
+flock -n 9 || { echo "waiting for another build of images" >&2; flock 9; }
 
 rootfs=$(sandbox-image/toolchain.sh)
 [ "$rootfs" -ot "$inputs/toolchain.tar" ] || cp "$rootfs" "$inputs/toolchain.tar"

@@ -26,7 +26,9 @@ fn cell(text: &str) -> String {
 }
 
 fn flag(argument: &Arg) -> String {
-    let value = argument.get_value_names().map(|names| names.iter().map(|name| format!(" {name}")).collect::<String>()).unwrap_or_default();
+    let optional = argument.get_num_args().is_some_and(|range| range.min_values() == 0);
+    let named = |name: &clap::builder::Str| if optional { format!("[={name}]") } else { format!(" {name}") };
+    let value = argument.get_value_names().map(|names| names.iter().map(named).collect::<String>()).unwrap_or_default();
     let takes = argument.get_action().takes_values();
     let value = if takes { value } else { String::new() };
     match (argument.get_short(), argument.get_long()) {

@@ -6,15 +6,40 @@ use serde_json::Value;
 
 use crate::follow::Event;
 use crate::output::{Color, Output};
-use crate::visible;
+use crate::{hint, visible};
 
 /// Most lines shown of one text.
 const MOST_LINES: usize = 200;
 /// Most characters of a line.
 const MOST_CHARS: usize = 2_000;
 
+/// A story told event by event: what was streamed while a command ran is not said again with its result.
+#[derive(Default)]
+pub struct Teller {
+    streamed: bool,
+}
+
+impl Teller {
+    /// The lines of the next event.
+    pub fn lines(&mut self, event: &Event, run: &str, output: &Output) -> Vec<String> {
+        match event.kind {
+            Some(EventType::ToolCall) => self.streamed = false,
+            Some(EventType::Output) => self.streamed = true,
+            Some(EventType::ToolResult) if self.streamed && event.data["tool"] == "run_command" => {
+                let mut brief = event.clone();
+                let said = event.data["output"].as_str().unwrap_or_default();
+                // How it ended stands in the first line.
+                brief.data["output"] = said.split('\n').next().unwrap_or_default().into();
+                return lines(&brief, run, output);
+            }
+            _ => {}
+        }
+        lines(event, run, output)
+    }
+}
+
 /// The lines of one event: the first with time and label, the others beneath it. `approve` names the command for approvals.
-pub fn lines(event: &Event, run: &str, output: &Output) -> Vec<String> {
+fn lines(event: &Event, run: &str, output: &Output) -> Vec<String> {
     let data = &event.data;
     let text = |key: &str| data[key].as_str().unwrap_or_default();
     let number = |key: &str| data[key].as_i64().unwrap_or_default();
@@ -65,7 +90,7 @@ pub fn lines(event: &Event, run: &str, output: &Output) -> Vec<String> {
             let mut lines = vec![row(event, output, Color::Yellow, "approval", &words)];
             if text("state") == "pending" {
                 let id = number("id");
-                lines.push(beneath(&format!("kubectl agentrun approve {run} {id}, or deny {run} {id}"), output));
+                lines.push(beneath(&hint::complete(&format!("kubectl agentrun approve {run} {id}, or deny {run} {id}")), output));
             }
             lines
         }
@@ -239,6 +264,19 @@ mod tests {
         ] {
             assert_eq!(lines(&event(kind, data), "r", &output), expected, "{kind}");
         }
+    }
+
+    #[test]
+    fn what_was_streamed_is_not_repeated() {
+        let output = Output::new(ColorChoice::Never);
+        let mut teller = Teller::default();
+        let call = event("tool_call", json!({"tool": "run_command", "arguments": {"argv": ["ls"]}}));
+        let streamed = event("output", json!({"stream": "stdout", "text": "a\n"}));
+        let result = event("tool_result", json!({"tool": "run_command", "ok": true, "output": "exit code 0\na\n"}));
+        let mut told = |events: &[&Event]| events.iter().flat_map(|event| teller.lines(event, "r", &output)).collect::<Vec<_>>();
+        let (head, end) = ("10:11:12 tool     run_command ls", "10:11:12 tool     run_command done");
+        assert_eq!(told(&[&call, &streamed, &result]), [head, "         │ a", end, "         │ exit code 0"]);
+        assert_eq!(told(&[&call, &result]), [head, end, "         │ exit code 0", "         │ a"], "nothing was streamed");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Why a command ended early: what happened, what to do, and the exit status.
 
 use crate::exit::Exit;
-use crate::visible;
+use crate::{hint, visible};
 
 /// Printed as `error: <message>`, then the advice on a line of its own.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Failure {
     pub fn shown(&self) -> String {
         let mut text = format!("error: {}\n", visible::block(&self.message));
         if let Some(advice) = &self.advice {
-            text.push_str(&visible::block(advice));
+            text.push_str(&visible::block(&hint::complete(advice)));
             text.push('\n');
         }
         text

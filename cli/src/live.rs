@@ -10,7 +10,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::failure::Failure;
 use crate::follow::Event;
 use crate::output::{Color, Output, age};
-use crate::visible;
+use crate::{hint, visible};
 
 /// Most waiting approvals shown.
 const MOST_WAITING: usize = 5;
@@ -111,13 +111,14 @@ impl State {
         };
         let mut lines = vec![output.paint(color, &text)];
         for (id, what) in self.waiting.iter().take(MOST_WAITING) {
-            let command = format!("kubectl agentrun approve {} {id}", self.name);
+            let command = hint::complete(&format!("kubectl agentrun approve {} {id}", self.name));
             let text = fit(&visible::line(&format!("! {id} waits: {what}")), width);
             lines.push(output.paint(Color::Yellow, &text));
             lines.push(fit(&visible::line(&format!("  {command}   or deny {} {id}", self.name)), width));
         }
         if self.waiting.len() > MOST_WAITING {
-            lines.push(fit(&format!("  and {} more: kubectl agentrun approvals {}", self.waiting.len() - MOST_WAITING, self.name), width));
+            let all = hint::complete(&format!("kubectl agentrun approvals {}", self.name));
+            lines.push(fit(&format!("  and {} more: {all}", self.waiting.len() - MOST_WAITING), width));
         }
         lines
     }

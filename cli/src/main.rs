@@ -15,6 +15,7 @@ mod event_line;
 mod exit;
 mod failure;
 mod follow;
+mod hint;
 mod live;
 mod mailbox;
 mod manifest;
@@ -102,6 +103,7 @@ async fn run(arguments: &Arguments) -> Result<Exit, Failure> {
         }
         _ => {}
     }
+    hint::remember(&arguments.connection);
     let mut cluster = Cluster::connect(&arguments.connection).await?;
     match &arguments.command {
         Command::Submit(submit) => Box::pin(commands::submit::run(&mut cluster, submit, &output)).await,

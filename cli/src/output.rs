@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::arguments::{ColorChoice, Form};
 use crate::failure::Failure;
-use crate::visible;
+use crate::{hint, visible};
 
 /// Where results go. Standard error takes what is said beside them.
 pub struct Output {
@@ -74,7 +74,7 @@ impl Output {
             Form::Name => self.line(&visible::line(&format!(
                 "agentrun.{}/{}",
                 agentrun_crds::GROUP,
-                object["metadata"]["name"].as_str().unwrap_or_default()
+                ["name", "generateName"].iter().find_map(|key| object["metadata"][key].as_str()).unwrap_or_default()
             ))),
             Form::Json => self.json(object),
             Form::Yaml => {
@@ -93,7 +93,7 @@ impl Output {
     /// A warning or a remark, on standard error.
     pub fn remark(&self, text: &str) {
         // Nobody to tell if this fails.
-        let _ = writeln!(std::io::stderr(), "{}", visible::block(text));
+        let _ = writeln!(std::io::stderr(), "{}", visible::block(&hint::complete(text)));
     }
 }
 

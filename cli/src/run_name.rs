@@ -32,6 +32,7 @@ pub async fn resolve(cluster: &Cluster, given: &str) -> Result<String, Failure> 
     newest(&all, mine.as_deref()).ok_or_else(|| {
         let whose = mine.map_or("any run".to_owned(), |user| format!("a run submitted by {user}"));
         Failure::new(Exit::NotSubmitted, format!("namespace {} does not have {whose}", cluster.namespace))
+            .advice("-n names another namespace; kubectl agentrun list -A shows the runs of all.")
     })
 }
 

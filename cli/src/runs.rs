@@ -79,10 +79,17 @@ pub fn absent(cluster: &Cluster, name: &str) -> Failure {
         .advice("kubectl agentrun list shows those that are there; -n names another namespace.")
 }
 
-/// Ask for the run's end; the answer is the run as it then is.
-pub async fn cancel(cluster: &Cluster, name: &str) -> Result<AgentRun, Fault> {
+/// Ask for the end of the run as it was read, so that of this and its result one comes first; the answer is the run as it then is.
+pub async fn cancel(cluster: &Cluster, name: &str, read: &AgentRun) -> Result<AgentRun, Fault> {
     let path = format!("{}/{name}?fieldManager=kubectl-agentrun", path(Some(&cluster.namespace)));
-    cluster.send(Method::PATCH, &path, "application/merge-patch+json", &json!({ "spec": { "cancel": true } })).await
+    cluster
+        .send(
+            Method::PATCH,
+            &path,
+            "application/merge-patch+json",
+            &json!({ "metadata": { "resourceVersion": read.metadata.resource_version }, "spec": { "cancel": true } }),
+        )
+        .await
 }
 
 /// Create; the API server refuses unknown fields.

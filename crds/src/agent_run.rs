@@ -91,6 +91,14 @@ impl AgentRunSpec {
     }
 }
 
+impl AgentRun {
+    /// The current attempt has handed in its result, so that how the run ends is decided.
+    pub fn has_result(&self) -> bool {
+        let status = self.status.as_ref();
+        status.is_some_and(|status| status.result.as_ref().is_some_and(|result| Some(result.attempt) == status.attempt))
+    }
+}
+
 /// A run can only tighten what its policy says.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

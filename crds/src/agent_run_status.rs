@@ -1,6 +1,6 @@
 //! `AgentRun.status`: counters, digests and short summaries only, since its size is the price of every write.
 //! Operator writes `conditions`, `phase`, `observedGeneration`, `resolved`, `attempt`, `podRef`, `ticketSha256`,
-//! `startedAt`, `finishedAt`, `outcome`, `budget.limit` and `budget.gate` (closing also charges open reservations, see
+//! `startedAt`, `finishedAt`, `earlier`, `budget.limit` and `budget.gate` (closing also charges open reservations, see
 //! `budget::Budget::close`); the gateway writes the rest.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -77,6 +77,9 @@ pub struct AgentRunStatus {
     /// The validated result of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
+    /// The run of the same name and spec that had run before, if this one ended as AlreadyRan; its story is shown for this one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierRun>,
     /// For the REQUESTS column: `2/10`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_text: Option<String>,
@@ -86,6 +89,17 @@ pub struct AgentRunStatus {
     /// For the APPROVALS column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_approvals: Option<i64>,
+}
+
+/// A run whose AgentRun is gone.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierRun {
+    /// Its UID, under which the gateway keeps its events and artifacts as long as retention says.
+    pub run_uid: String,
+    /// Its patch in the gateway's store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<ArtifactRef>,
 }
 
 /// Computed for people; code branches on nothing but terminal or not.

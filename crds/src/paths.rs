@@ -67,7 +67,8 @@ impl RelativePath {
     /// at most one of them.
     pub fn collision_key(&self) -> String {
         use unicode_normalization::UnicodeNormalization;
-        self.0.nfc().collect::<String>().to_lowercase().nfc().collect()
+        // By way of capitals, so that letters with two small forms (ſ and s, ς and σ, ß and ss) are one.
+        self.0.nfc().flat_map(char::to_uppercase).flat_map(char::to_lowercase).nfc().collect()
     }
 }
 

@@ -57,6 +57,21 @@ pub async fn read(body: Body, most: usize) -> Result<Bytes, ApiError> {
     Ok(all.freeze())
 }
 
+/// A JSON object of a type, read as it stands: a field that stands twice is an error, since readers differ in which they take.
+pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
+        json(body)?;
+        return Err(invalid("body", "it must be a JSON object"));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        let said = shortened(&error.to_string());
+        match error.is_data() {
+            true => invalid("body", said),
+            false => ApiError::bad_request("invalid_json", format!("the body is not JSON: {said}")).field("body"),
+        }
+    })
+}
+
 /// Any JSON.
 pub fn json(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|error| {
@@ -88,6 +103,27 @@ pub fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_is_read_as_it_stands() {
+        #[derive(serde::Deserialize, Debug, PartialEq)]
+        struct One {
+            a: i64,
+        }
+        assert_eq!(object::<One>(b" {\"a\": 1}").unwrap(), One { a: 1 });
+        for (body, code) in [
+            (r#"{"a": 1, "a": 2}"#, "invalid_field"),
+            ("[1]", "invalid_field"),
+            ("{}", "invalid_field"),
+            (r#"{"a": "x"}"#, "invalid_field"),
+            ("[", "invalid_json"),
+            ("", "invalid_json"),
+            ("{", "invalid_json"),
+        ] {
+            let error = object::<One>(body.as_bytes()).unwrap_err();
+            assert_eq!((error.code, error.field.as_deref()), (code, Some("body")), "{body}: {error}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_are_bounded_in_size_and_time() {

@@ -13,7 +13,7 @@ use crate::door::Door;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Color, Output, age};
-use crate::{run_name, runs, visible};
+use crate::{hint, run_name, runs, visible};
 
 /// Runs asked at once.
 const AT_ONCE: usize = 8;
@@ -137,7 +137,9 @@ pub fn lines(view: &ApprovalView, run: &str, namespace: Option<&str>, now: i64, 
     }
     if view.state == ApprovalState::Pending {
         let n = namespace.map_or(String::new(), |namespace| format!(" -n {namespace}"));
-        lines.push(visible::line(&format!("  kubectl agentrun approve{n} {run} {id}   or: kubectl agentrun deny{n} {run} {id}")));
+        lines.push(visible::line(&hint::complete(&format!(
+            "  kubectl agentrun approve{n} {run} {id}   or: kubectl agentrun deny{n} {run} {id}"
+        ))));
     }
     lines
 }

@@ -10,16 +10,28 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{run_name, runs};
 
+/// Writes that lost against another before this is given up.
+const TRIES: usize = 8;
+
 pub async fn run(cluster: &Cluster, arguments: &Cancel, output: &Output) -> Result<Exit, Failure> {
     let name = run_name::resolve(cluster, &arguments.run.run).await?;
-    already_completed(&runs::get(cluster, &name).await?, &name)?;
-    let run = match runs::cancel(cluster, &name).await {
-        Ok(run) => run,
-        Err(fault) if fault.status() == Some(404) => return Err(runs::absent(cluster, &name)),
-        Err(fault) => return Err(fault.failure(&format!("cancelling AgentRun {name}"))),
-    };
-    // The answer is the object as it stood when the wish was written: who came first is decided there.
-    already_completed(&run, &name)?;
+    let mut tries = 0;
+    loop {
+        let found = runs::get(cluster, &name).await?;
+        already_completed(&found, &name)?;
+        if runs::ended(&found).is_some() {
+            output.line(&format!("{name}: was already cancelled"))?;
+            return Ok(Exit::Succeeded);
+        }
+        tries += 1;
+        match runs::cancel(cluster, &name, &found).await {
+            Ok(_) => break,
+            Err(fault) if fault.status() == Some(404) => return Err(runs::absent(cluster, &name)),
+            // Its status was written meanwhile.
+            Err(fault) if fault.status() == Some(409) && tries < TRIES => {}
+            Err(fault) => return Err(fault.failure(&format!("cancelling AgentRun {name}"))),
+        }
+    }
     output.line(&format!("{name}: asked to end"))?;
     if !arguments.wait {
         return Ok(Exit::Succeeded);
@@ -30,17 +42,15 @@ pub async fn run(cluster: &Cluster, arguments: &Cancel, output: &Output) -> Resu
     }
 }
 
-/// A run that has ended otherwise cannot be cancelled; one that is cancelled already is what was asked for.
+/// A run that has ended otherwise cannot be cancelled, nor one that has its result; one that is cancelled already is what was
+/// asked for.
 fn already_completed(run: &agentrun_crds::AgentRun, name: &str) -> Result<(), Failure> {
-    match runs::ended(run) {
-        Some((phase, reason, _)) if phase != Phase::Cancelled => Err(Failure::new(
-            Exit::Failed,
-            format!(
-                "already_completed: {name} has ended as {}{}",
-                phase.as_str(),
-                if reason == phase.as_str() { String::new() } else { format!(", {reason}") }
-            ),
-        )),
-        _ => Ok(()),
-    }
+    let how = match runs::ended(run) {
+        Some((Phase::Cancelled, ..)) => return Ok(()),
+        Some((phase, reason, _)) if reason == phase.as_str() => format!("has ended as {reason}"),
+        Some((phase, reason, _)) => format!("has ended as {}, {reason}", phase.as_str()),
+        None if run.has_result() && !run.spec.cancel => "has its result, and ends".to_owned(),
+        None => return Ok(()),
+    };
+    Err(Failure::new(Exit::Failed, format!("already_completed: {name} {how}")))
 }

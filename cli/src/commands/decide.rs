@@ -41,16 +41,22 @@ async fn decide(
         return Err(Failure::usage(format!("--reason takes at most {MAX_REASON} characters")));
     }
     let view = door.approval(id).await.map_err(|fault| refused(door, id, fault))?;
-    if let Some(digest) = digest.filter(|digest| *digest != view.digest) {
+    if let Some(digest) = digest.filter(|digest| digest.strip_prefix("sha256:").unwrap_or(digest) != view.digest) {
         return Err(Failure::new(Exit::Failed, format!("digest_mismatch: approval {id} is bound to {}, not to {digest}", view.digest)));
     }
     let now = jiff::Timestamp::now().as_second();
+    let allows = matches!(decision, Decision::AllowOnce | Decision::AllowSession);
     if view.state == ApprovalState::Pending {
         // The head says how long it waits; the commands below are what is being done.
         let lines = approvals::lines(&view, door.run, None, now, output);
         for line in &lines[..lines.len() - 1] {
             output.line(line)?;
         }
+    }
+    if view.shown_truncated && allows && digest.is_none() {
+        return Err(Failure::new(Exit::Failed, format!("approval {id} is too large to be shown whole, so nothing was decided")).advice(
+            format!("Look at all of it as said above, then: kubectl agentrun approve {} {id} --digest {}", door.run, view.digest),
+        ));
     }
     let request = DecisionRequest { decision, digest: Some(view.digest), reason };
     let mut tries = 0;
@@ -89,6 +95,10 @@ fn refused(door: &Door<'_>, id: i64, fault: Fault) -> Failure {
                 format!("{what}: {code}{}", refusal.message),
             );
             failure.advice(format!("How things stand: kubectl agentrun approvals {}", door.run))
+        }
+        Fault::Refused(refusal) if refusal.status == 403 && (!refusal.from_gateway || refusal.code == "forbidden") => {
+            let failure = Fault::Refused(refusal).failure(&what);
+            failure.advice("Deciding needs the role agentrun-approver in this namespace; submitting runs does not give it.")
         }
         fault => door.failure(fault, &what),
     }

@@ -22,22 +22,34 @@ enum Finding {
     Unknown(String),
 }
 
-/// A right: verb, group, resource, subresource, what it is for, and whether a run can do without.
-const RIGHTS: [(&str, &str, &str, &str, bool); 13] = [
-    ("create", GROUP, "", "submit", true),
-    ("get", GROUP, "", "see a run", true),
-    ("list", GROUP, "", "list", true),
-    ("watch", GROUP, "", "wait, list -w", true),
-    ("patch", GROUP, "", "cancel, upload a source", true),
-    ("get", RUN_GROUP, "log", "watch, logs", true),
-    ("get", RUN_GROUP, "events", "events", true),
-    ("get", RUN_GROUP, "approvals", "approvals", true),
-    ("get", RUN_GROUP, "patch", "patch, diff", true),
-    ("get", RUN_GROUP, "artifacts", "artifacts", true),
-    ("update", RUN_GROUP, "source", "submit --dir of a larger tree", true),
-    ("approve", GROUP, "", "approve, deny", false),
-    ("create", RUN_GROUP, "approvals", "approve, deny", false),
+/// What people with a role can do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Without these there is nothing to do here.
+    Read,
+    Submit,
+    Decide,
+}
+
+/// A right: verb, group, subresource, what it is for, and whose part it is.
+const RIGHTS: [(&str, &str, &str, &str, Part); 13] = [
+    ("create", GROUP, "", "submit", Part::Submit),
+    ("get", GROUP, "", "see a run", Part::Read),
+    ("list", GROUP, "", "list", Part::Read),
+    ("watch", GROUP, "", "wait, list -w", Part::Read),
+    ("patch", GROUP, "", "cancel, upload a source", Part::Submit),
+    ("get", RUN_GROUP, "log", "watch, logs", Part::Read),
+    ("get", RUN_GROUP, "events", "events", Part::Read),
+    ("get", RUN_GROUP, "approvals", "approvals", Part::Read),
+    ("get", RUN_GROUP, "patch", "patch, diff", Part::Read),
+    ("get", RUN_GROUP, "artifacts", "artifacts", Part::Read),
+    ("update", RUN_GROUP, "source", "submit --dir of a larger tree", Part::Submit),
+    ("approve", GROUP, "", "approve, deny", Part::Decide),
+    ("create", RUN_GROUP, "approvals", "approve, deny", Part::Decide),
 ];
+
+/// What rules of approvals can name of the built-in agent.
+const TOOLS: [&str; 6] = ["run_command", "write_file", "edit_file", "read_file", "list", "search"];
 
 pub async fn run(cluster: &Cluster, output: &Output) -> Result<Exit, Failure> {
     let mut wrong = 0;
@@ -125,6 +137,15 @@ async fn policy(cluster: &Cluster) -> Vec<Finding> {
         ),
         false => Finding::Ok(format!("the AgentPolicy of namespace {namespace} offers: {}", names.join(", "))),
     }];
+    let rules = policy.spec.approvals.rules.iter();
+    for tool in rules.flat_map(|rule| &rule.tools).filter(|tool| !TOOLS.contains(&tool.as_str())) {
+        let rule =
+            format!("the AgentPolicy of namespace {namespace} has a rule on the tool {tool}, which the built-in agent does not have");
+        findings.push(Finding::Unknown(format!("{rule}: it matches nothing of that agent (its tools: {})", TOOLS.join(", "))));
+    }
+    if policy.spec.default_image.is_none() {
+        findings.push(Finding::Unknown(format!("the AgentPolicy of namespace {namespace} has no defaultImage: name one with --image")));
+    }
     #[derive(Deserialize)]
     struct Providers {
         items: Vec<ModelProvider>,
@@ -156,7 +177,7 @@ async fn policy(cluster: &Cluster) -> Vec<Finding> {
 
 async fn rights(cluster: &Cluster) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (verb, group, sub, purpose, needed) in RIGHTS {
+    for (verb, group, sub, purpose, part) in RIGHTS {
         let resource = if sub.is_empty() { "agentruns".to_owned() } else { format!("agentruns/{sub}") };
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
@@ -168,10 +189,11 @@ async fn rights(cluster: &Cluster) -> Vec<Finding> {
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
         findings.push(match cluster.send::<Value>(Method::POST, path, "application/json", &review).await {
             Ok(answer) if answer["status"]["allowed"] == true => Finding::Ok(format!("you may {what} ({purpose})")),
-            Ok(_) if !needed => Finding::Unknown(format!("you may not {what} ({purpose}); others decide")),
+            Ok(_) if part == Part::Decide => Finding::Unknown(format!("you may not {what} ({purpose}); the role agentrun-approver may")),
+            Ok(_) if part == Part::Submit => Finding::Unknown(format!("you may not {what} ({purpose}); the role edit may")),
             Ok(_) => Finding::Wrong(
                 format!("you may not {what} ({purpose})"),
-                "Ask for the role edit (or view, to look on only) in this namespace.".into(),
+                "Ask for the role view, edit or agentrun-approver in this namespace.".into(),
             ),
             Err(fault) => Finding::Unknown(fault.failure(&what).message),
         });

@@ -3,11 +3,12 @@
 use crate::arguments::{Events, Logs};
 use crate::cluster::Cluster;
 use crate::door::Door;
+use crate::event_line::Teller;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::follow::Follower;
 use crate::output::Output;
-use crate::{event_line, run_name, visible};
+use crate::{run_name, visible};
 
 /// Most characters of an event's data in a line.
 const MOST_CHARS: usize = 400;
@@ -37,8 +38,9 @@ pub async fn events(cluster: &Cluster, arguments: &Events, output: &Output) -> R
 pub async fn logs(cluster: &Cluster, arguments: &Logs, output: &Output) -> Result<Exit, Failure> {
     let name = run_name::resolve(cluster, &arguments.run.run).await?;
     let mut follower = Follower::new(Door { cluster, run: &name }, 0, arguments.follow);
+    let mut teller = Teller::default();
     while let Some(event) = follower.next().await? {
-        for line in event_line::lines(&event, &name, output) {
+        for line in teller.lines(&event, &name, output) {
             output.line(&line)?;
         }
     }

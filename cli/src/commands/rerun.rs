@@ -4,13 +4,14 @@ use serde_json::{Value, json};
 
 use crate::arguments::Rerun;
 use crate::cluster::Cluster;
+use crate::commands::submit::send_source;
 use crate::commands::watch;
 use crate::door::{self, Door};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::tree::{self, Bounds};
-use crate::{archive, run_name, runs, upload};
+use crate::{archive, run_name, runs};
 
 /// What belongs to the old run alone.
 const NOT_TAKEN: [&str; 2] = ["cancel", "submittedBy"];
@@ -48,7 +49,9 @@ pub async fn run(cluster: &Cluster, arguments: &Rerun, output: &Output) -> Resul
     let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     output.line(&name)?;
     if let Some(archive) = archive {
-        upload::send(&Door { cluster, run: &name }, archive).await?;
+        if let Some(ended) = send_source(cluster, &name, archive, false, output).await? {
+            return Ok(ended);
+        }
     }
     if arguments.follow { watch::to_the_end(cluster, &name, !output.terminal, None, output).await } else { Ok(Exit::Succeeded) }
 }

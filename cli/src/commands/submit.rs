@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::archive::Archive;
 use crate::arguments::{DryRun, Form, Submit};
 use crate::cluster::{Cluster, Fault};
 use crate::commands::{wait, watch};
@@ -12,7 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::manifest::{self, Manifest, SUBMISSION};
 use crate::output::Output;
-use crate::{runs, upload};
+use crate::{hint, runs, upload};
 
 /// Tries of a creation that is safe to repeat.
 const TRIES: u32 = 5;
@@ -29,6 +30,9 @@ pub async fn run(cluster: &mut Cluster, submit: &Submit, output: &Output) -> Res
     let given = cluster.namespace_given.then(|| cluster.namespace.clone());
     let mut manifest = manifest::build(submit, given.as_deref())?;
     if let Some(namespace) = &manifest.namespace {
+        if *namespace != cluster.namespace {
+            hint::in_namespace(namespace);
+        }
         cluster.namespace.clone_from(namespace);
     }
     warn(&manifest, output);
@@ -54,7 +58,9 @@ pub async fn run(cluster: &mut Cluster, submit: &Submit, output: &Output) -> Res
     }
     let uploaded = run["status"]["source"].is_object() || run["status"]["finishedAt"].is_string();
     if let (Some(archive), false) = (manifest.archive, uploaded) {
-        upload::send(&Door { cluster, run: &name }, archive).await?;
+        if let Some(ended) = send_source(cluster, &name, archive, submit.idempotency_key.is_some(), output).await? {
+            return Ok(ended);
+        }
     }
     if submit.follow {
         watch::to_the_end(cluster, &name, !output.terminal, submit.timeout, output).await
@@ -63,6 +69,14 @@ pub async fn run(cluster: &mut Cluster, submit: &Submit, output: &Output) -> Res
     } else {
         Ok(Exit::Succeeded)
     }
+}
+
+/// Upload; or, of a run that has ended meanwhile, since it was refused, say how: it takes no source, and why is the answer.
+pub async fn send_source(cluster: &Cluster, run: &str, archive: Archive, keyed: bool, output: &Output) -> Result<Option<Exit>, Failure> {
+    let Err(failure) = upload::send(&Door { cluster, run }, archive, keyed).await else { return Ok(None) };
+    let ended = runs::find(cluster, run).await.ok().flatten().and_then(|run| runs::ended(&run));
+    let Some((phase, reason, message)) = ended else { return Err(failure) };
+    Ok(Some(watch::tell(run, phase, &reason, &message, output)))
 }
 
 /// Create, or find what an earlier try with the same key has created.

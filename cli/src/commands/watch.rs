@@ -9,12 +9,13 @@ use serde_json::json;
 use crate::arguments::Watch;
 use crate::cluster::Cluster;
 use crate::door::Door;
+use crate::event_line::Teller;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::follow::{Event, Follower};
 use crate::live::{Screen, State, TICK};
 use crate::output::Output;
-use crate::{event_line, run_name, runs};
+use crate::{run_name, runs};
 
 pub async fn run(cluster: &Cluster, arguments: &Watch, output: &Output) -> Result<Exit, Failure> {
     let name = run_name::resolve(cluster, &arguments.run.run).await?;
@@ -45,9 +46,9 @@ pub async fn within(
 
 async fn in_lines(cluster: &Cluster, name: &str, output: &Output) -> Result<Exit, Failure> {
     let mut follower = Follower::new(Door { cluster, run: name }, 0, true);
-    let mut last = None;
+    let (mut last, mut teller) = (None, Teller::default());
     while let Some(event) = follower.next().await? {
-        for line in event_line::lines(&event, name, output) {
+        for line in teller.lines(&event, name, output) {
             output.line(&line)?;
         }
         last = Some(event);
@@ -61,7 +62,7 @@ async fn live(cluster: &Cluster, name: &str, output: &Output) -> Result<Exit, Fa
     let mut follower = Follower::new(Door { cluster, run: name }, 0, true);
     let mut clock = tokio::time::interval(TICK);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut last = None;
+    let (mut last, mut teller) = (None, Teller::default());
     loop {
         let next = {
             let next = std::pin::pin!(follower.next());
@@ -77,7 +78,7 @@ async fn live(cluster: &Cluster, name: &str, output: &Output) -> Result<Exit, Fa
         match next {
             Ok(Some(event)) => {
                 state.see(&event);
-                screen.show(&event_line::lines(&event, name, output), &state)?;
+                screen.show(&teller.lines(&event, name, output), &state)?;
                 last = Some(event);
             }
             Ok(None) => break,

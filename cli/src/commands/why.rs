@@ -8,11 +8,12 @@ use agentrun_crds::{AgentRun, AgentRunStatus};
 use crate::arguments::OneRun;
 use crate::cluster::Cluster;
 use crate::door::Door;
+use crate::event_line::Teller;
 use crate::exit::{Exit, known};
 use crate::failure::Failure;
 use crate::follow::Follower;
 use crate::output::{Color, Output};
-use crate::{advice, event_line, run_name, runs, visible};
+use crate::{advice, hint, run_name, runs, visible};
 
 /// Last lines of the story.
 const LAST_EVENTS: usize = 8;
@@ -27,8 +28,9 @@ pub async fn run(cluster: &Cluster, arguments: &OneRun, output: &Output) -> Resu
     output.line("")?;
     match last(cluster, &name).await {
         Ok(events) => {
+            let mut teller = Teller::default();
             for event in events {
-                for line in event_line::lines(&event, &name, output) {
+                for line in teller.lines(&event, &name, output) {
                     output.line(&line)?;
                 }
             }
@@ -44,20 +46,21 @@ fn story(run: &AgentRun, name: &str) -> Vec<(&'static str, String)> {
     let mut rows = vec![("Run", name.to_owned())];
     match runs::ended(run) {
         Some((phase, reason, message)) => {
-            rows.push(("Ended", format!("{}, {reason}", phase.as_str())));
+            let because = if reason == phase.as_str() { String::new() } else { format!(", {reason}") };
+            rows.push(("Ended", format!("{}{because}", phase.as_str())));
             if !message.is_empty() {
                 rows.push(("Message", message));
             }
             if let Some(reason) = known(&reason) {
                 rows.push(("Meaning", reason.meaning().to_owned()));
                 rows.push(("Fault", advice::whose(reason.fault()).to_owned()));
-                rows.push(("Next", advice::after(reason).replace("{run}", name)));
+                rows.push(("Next", hint::complete(&advice::after(reason).replace("{run}", name))));
             }
         }
         None => {
             rows.push(("Now", status.phase.map_or("Pending", |phase| phase.as_str()).to_owned()));
             rows.extend(waits(&status).map(|message| ("Because", message)));
-            rows.push(("Next", next(&status, name)));
+            rows.push(("Next", hint::complete(&next(&status, name))));
         }
     }
     if let Some(result) = &status.result {
@@ -68,7 +71,8 @@ fn story(run: &AgentRun, name: &str) -> Vec<(&'static str, String)> {
         if result.changed_files > 0 {
             let more = if result.changed_files > 5 { ", …" } else { "" };
             let paths = result.changed_paths.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-            rows.push(("Changed", format!("{} files: {paths}{more}", result.changed_files)));
+            let files = if result.changed_files == 1 { "file" } else { "files" };
+            rows.push(("Changed", format!("{} {files}: {paths}{more}", result.changed_files)));
         }
     }
     if let Some(totals) = status.approval_totals.filter(|totals| totals.asked > 0) {

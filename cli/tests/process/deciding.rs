@@ -88,16 +88,28 @@ async fn cancelling_asks_once_and_says_who_came_first() {
     let patch = fake.asked().into_iter().find(|asked| asked.method == "PATCH").expect("a patch");
     assert_eq!(
         (patch.json(), patch.headers["content-type"].to_str().expect("text")),
-        (json!({ "spec": { "cancel": true } }), "application/merge-patch+json")
+        (json!({ "metadata": { "resourceVersion": "7" }, "spec": { "cancel": true } }), "application/merge-patch+json")
     );
-    // Completed before, and completed in between.
-    for first in ["Running", "Succeeded"] {
-        let fake = Fake::new(move |asked, _| match asked.method.as_str() {
-            "PATCH" => Answer::json(200, &run("r", ended("Succeeded", "Succeeded"))),
-            _ => Answer::json(200, &run("r", json!({ "phase": first }))),
-        })
-        .await;
-        fake.run(&["cancel", "r"]).await.with(1).says("already_completed: r has ended as Succeeded");
+    // Completed before, and completed in between: what was written is not what was read.
+    let between = std::sync::atomic::AtomicBool::new(false);
+    let fake = Fake::new(move |asked, _| match asked.method.as_str() {
+        "PATCH" => {
+            between.store(true, std::sync::atomic::Ordering::SeqCst);
+            Answer::status(409, "Conflict", "the object has been modified")
+        }
+        _ if between.load(std::sync::atomic::Ordering::SeqCst) => Answer::json(200, &run("r", ended("Succeeded", "Succeeded"))),
+        _ => Answer::json(200, &run("r", json!({ "phase": "Running" }))),
+    })
+    .await;
+    fake.run(&["cancel", "r"]).await.with(1).says("already_completed: r has ended as Succeeded");
+    let result = json!({ "attempt": 1, "verdict": "Succeeded", "message": "", "changedFiles": 0, "steps": 1 });
+    for (status, said) in [
+        (ended("Succeeded", "Succeeded"), "already_completed: r has ended as Succeeded"),
+        (json!({ "phase": "Running", "attempt": 1, "result": result }), "already_completed: r has its result, and ends"),
+    ] {
+        let fake = Fake::new(move |_, _| Answer::json(200, &run("r", status.clone()))).await;
+        fake.run(&["cancel", "r"]).await.with(1).says(said);
+        assert!(fake.asked().iter().all(|asked| asked.method != "PATCH"));
     }
     let fake = Fake::new(|_, _| Answer::json(200, &run("r", ended("Cancelled", "Cancelled")))).await;
     fake.run(&["cancel", "r"]).await.with(0);
@@ -268,7 +280,8 @@ async fn the_doctor_says_what_is_wrong_and_what_to_do() {
     for part in [
         "wrong the gateway is not reachable through the cluster",
         "wrong namespace team-a has no AgentPolicy",
-        "wrong you may not create agentruns.agentrun.dev",
+        "wrong you may not get agentruns.agentrun.dev",
+        "?     you may not create agentruns.agentrun.dev",
     ] {
         assert!(ended.stdout.contains(part), "{}", ended.stdout);
     }

@@ -7,8 +7,8 @@ use super::{agent_run_status, grammar};
 const MUTABLE: [&str; 2] = ["cancel", "ttlSecondsAfterFinished"];
 
 pub fn shape(run: &mut Node<'_>) {
-    run.rule_on("status", "!has(oldSelf.status) || has(self.status)", "a run's status is never removed");
-    // Until the operator's first look: kstatus and Flux take an object whose generation nobody has observed for one under way.
+    // Until the operator's first look: kstatus and Flux take an object whose generation nobody has observed for one under way. Nor
+    // can a status be removed: what a write leaves out becomes this, and the rules of each field refuse that it is gone.
     run.at("status").default(serde_json::json!({"observedGeneration": -1}));
     spec(&mut run.at("spec"));
     agent_run_status::shape(&mut run.at("status"));
@@ -34,9 +34,8 @@ fn spec(spec: &mut Node<'_>) {
     grammar::approval_rules(&mut rules, 16);
     rules.each().rule_on("decision", "self.decision != 'Allow'", "must be Ask or Deny: a run can only tighten what its policy says");
     grammar::word(&mut spec.at("rerunKey"), 128);
-    for name in ["submittedBy", "submittedFor"] {
-        grammar::text(&mut spec.at(name), 1, 512);
-    }
+    grammar::text(&mut spec.at("submittedBy"), 1, 512);
+    grammar::person(&mut spec.at("submittedFor"));
 
     spec.rule_on("cancel", "!oldSelf.cancel || self.cancel", "cannot be taken back once true");
     for field in spec.fields() {

@@ -51,6 +51,9 @@ fn bounds(status: &mut Node<'_>) {
         status.at(from_one).range(1, 1_000_000_000);
     }
     status.at("ticketSha256").pattern(SHA256).chars(64, 64);
+    status.at("earlier.runUid").chars(1, 64);
+    status.at("earlier.patch.digest").pattern("^sha256:[0-9a-f]{64}$").chars(71, 71);
+    status.at("earlier.patch.bytes").natural();
     status.at("podRef.name").chars(1, 253);
     status.at("podRef.uid").chars(1, 64);
     status.at("exchange.publicKey").chars(1, 128);
@@ -190,7 +193,7 @@ fn attempt(status: &mut Node<'_>) {
 
 /// What is written once and then stays.
 fn once(status: &mut Node<'_>) {
-    for field in ["resolved", "startedAt", "finishedAt", "result", "source", "sourceFailure"] {
+    for field in ["resolved", "startedAt", "finishedAt", "result", "source", "sourceFailure", "earlier"] {
         status.rule_on(
             field,
             format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} == oldSelf.{field})"),

@@ -26,6 +26,18 @@ pub fn long_text(parent: &mut Node<'_>, field: &str, least: usize, most: usize) 
     parent.rule_on(field, format!("!self.{field}.matches(r'{NOT_TEXT}')"), TEXT);
 }
 
+/// A name of a person as the cluster knows them: one line in which every character is seen, so that two names that look the same
+/// are the same.
+pub fn person(node: &mut Node<'_>) {
+    node.chars(1, 512).rule(
+        format!(
+            r"!self.matches(r'{}') && !self.matches(r'^\s|\s$|\x{{A0}}|[\x{{2000}}-\x{{200A}}]|\x{{3000}}')",
+            NOT_PATH.replacen(r"\\", "", 1)
+        ),
+        "must be a name on one line, without characters that are not seen and without space at its ends",
+    );
+}
+
 /// A name of something outside Kubernetes: a model, a key.
 pub fn word(node: &mut Node<'_>, most: usize) {
     node.chars(1, most).rule(
@@ -106,6 +118,12 @@ pub fn approval_rules(node: &mut Node<'_>, most: usize) {
     let mut rule = node.each();
     word(&mut rule.at("tools").list_set(0, 16).each(), 64);
     argv(&mut rule.at("argv"), 256);
+    rule.at("argv")
+        .rule("self[0] != '*'", "may not begin with '*': leave argv out to mean every command, and say tools: [run_command]")
+        .rule(
+            "self.filter(word, word == '*').size() <= (self[self.size() - 1] == '*' ? 1 : 0)",
+            "may have '*' as its last word only, where it means any further arguments",
+        );
     let mut paths = rule.at("paths");
     paths.list_set(0, 16);
     allowed_path(&mut paths.each());

@@ -260,6 +260,13 @@ async fn submitting() -> Result<()> {
     bed.patch_status("forged", json!({"phase": "Failed", "finishedAt": jiff::Timestamp::now().to_string()})).await?;
     let (status, answer) = cancel("forged").await?;
     ensure!(status == 409 && answer["error"]["code"] == "already_completed", "{status} {answer}");
+    // A result that is there decides, though the operator has not said so yet.
+    let decided = another.1["name"].as_str().context("a name")?;
+    let result = json!({"attempt": 1, "verdict": "Succeeded", "message": "", "changedFiles": 0, "steps": 1});
+    bed.patch_status(decided, json!({"phase": "Running", "attempt": 1, "result": result})).await?;
+    let (status, answer) = cancel(decided).await?;
+    ensure!(status == 409 && answer["error"]["code"] == "already_completed", "{status} {answer}");
+    ensure!(!bed.get(decided).await?.spec.cancel, "it is not asked to end");
 
     // Pages of other sites, and other names, are kept out before anybody is asked who they are.
     let get = |header: (&'static str, &'static str)| gateway.http.get(format!("{}/v1/runs", gateway.people_url)).header(header.0, header.1);

@@ -5,6 +5,7 @@ use agentrun_crds::agent_run_status::Phase;
 use agentrun_crds::conditions::types::COMPLETE;
 use agentrun_crds::{AgentRunRecord, AgentRunSpec};
 use agentrun_e2e::node::{Offer, Story, Within, condition, fixing_turns, story, until_gone};
+use agentrun_protocol::event::EventType;
 use anyhow::{Context, Result, ensure};
 use kube::{Api, ResourceExt};
 
@@ -29,6 +30,11 @@ async fn body(story: &Story) -> Result<()> {
     let said = condition(&again, COMPLETE).context("just seen")?.message.clone();
     ensure!(said.contains(&record.run_uid), "the message does not name the first run: {said}");
     ensure!(again.status.is_some_and(|status| status.started_at.is_none()), "it was started");
+    // What the first one made is what people get.
+    let patch = story.people.get_ok(&format!("/v1/namespaces/{}/runs/fix/patch", story.namespace)).await?;
+    ensure!(patch.text().contains("shop/discount.py"), "{}", patch.text());
+    let events = story.people.all_events(&story.namespace, "fix").await?;
+    ensure!(events.iter().any(|event| event.kind == EventType::ModelCall), "the first run's events: {events:?}");
     assert_eq!(story.model.bill(&story.upstream("small")).await?.requests, asked, "a model was asked again");
 
     story.runs.delete("fix", &kube::api::DeleteParams::default()).await?;

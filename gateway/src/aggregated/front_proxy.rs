@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::{Context, bail};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
@@ -138,19 +138,21 @@ impl Trust {
 
     /// `None` without a user name.
     fn user(&self, headers: &HeaderMap) -> Option<UserInfo> {
+        // The API server sends names as they are, in UTF-8.
+        let text = |value: &HeaderValue| String::from_utf8(value.as_bytes().to_vec()).ok();
         let first = |names: &[String]| {
-            let value = names.iter().find_map(|name| headers.get(name.as_str()))?.to_str().ok()?;
-            (!value.is_empty()).then(|| value.to_owned())
+            let value = text(names.iter().find_map(|name| headers.get(name.as_str()))?)?;
+            (!value.is_empty()).then_some(value)
         };
         let username = first(&self.users)?;
         let mut groups = Vec::new();
         for value in self.groups.iter().flat_map(|name| headers.get_all(name.as_str())).take(MAX_VALUES) {
-            groups.push(value.to_str().ok()?.to_owned());
+            groups.push(text(value)?);
         }
         let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in headers.iter().take(MAX_VALUES) {
             let Some(key) = self.extra_prefixes.iter().find_map(|prefix| name.as_str().strip_prefix(prefix.as_str())) else { continue };
-            extra.entry(percent_decoded(key)?).or_default().push(value.to_str().ok()?.to_owned());
+            extra.entry(percent_decoded(key)?).or_default().push(text(value)?);
         }
         Some(UserInfo {
             username: Some(username),
@@ -266,6 +268,23 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn names_are_in_utf8() {
+        let ours = authority();
+        let proxy = client("front-proxy-client", &ours, |_| ());
+        let front = FrontProxy::default();
+        front.take(&published(&ours, "[]"));
+        let with = |user: &[u8], group: &[u8]| {
+            let pairs = [("x-remote-user", user), ("x-remote-group", group)];
+            pairs.into_iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())).collect::<HeaderMap>()
+        };
+        let crate::auth::Identity(user) =
+            front.identify(Some(&proxy), &with("jörg@example.com".as_bytes(), "gruppe-ö".as_bytes())).unwrap();
+        assert_eq!((user.username.as_deref(), user.groups), (Some("jörg@example.com"), Some(vec!["gruppe-ö".to_owned()])));
+        assert!(front.identify(Some(&proxy), &with(b"j\xf6rg", b"g")).is_err(), "Latin-1 is no name");
+        assert!(front.identify(Some(&proxy), &with(b"alice", b"\xff")).is_err());
     }
 
     #[test]

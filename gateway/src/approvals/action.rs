@@ -7,6 +7,7 @@ use agentrun_crds::paths::RelativePath;
 use agentrun_protocol::approval::{Action, ActionText, MAX_INLINE_BYTES, MAX_PARTS};
 use agentrun_protocol::result::MAX_BLOB_BYTES;
 
+use super::shown;
 use crate::body::invalid;
 use crate::error::ApiError;
 use crate::store::Digest;
@@ -15,6 +16,8 @@ const MAX_ARGUMENTS: usize = 1_024;
 /// All arguments together.
 const MAX_ARGV_BYTES: usize = 64 * 1024;
 const MAX_NAME: usize = 64;
+/// Of a command as people see it: it must be seen whole, in lists too.
+const MAX_HEAD_BYTES: usize = 12 * 1024;
 
 /// An action whose every field is within its bounds.
 #[derive(Debug)]
@@ -76,6 +79,13 @@ pub(super) fn check(action: Action) -> Result<Checked, ApiError> {
         if let Some(digest) = &file.digest {
             Digest::parse(digest).map_err(|error| invalid(format!("action.files[{index}].digest"), error))?;
         }
+    }
+    let shown = shown::head(&action).len();
+    if shown > MAX_HEAD_BYTES {
+        let message = format!(
+            "is {shown} bytes long as it is shown to people; at most {MAX_HEAD_BYTES} can be asked for: write a script and name it"
+        );
+        return Err(invalid("action.argv", message));
     }
     Ok(Checked { action, inline, uploaded })
 }
@@ -157,6 +167,7 @@ mod tests {
             ("action.argv", 422, set("/argv", json!(["a", "b".repeat(64 * 1024)]))),
             ("action.argv", 422, set("/argv", json!(["a", "b\0c"]))),
             ("action.argv", 422, set("/argv", json!([""]))),
+            ("action.argv", 422, set("/argv", json!(["sh", "-c", "\u{7f}".repeat(4096)]))),
             ("action.cwd", 422, set("/cwd", json!("/etc"))),
             ("action.path", 422, set("/path", json!("a/../b"))),
             ("action.texts", 422, set("/texts", json!(vec![good()["texts"][0].clone(); 33]))),

@@ -83,7 +83,7 @@ pub(crate) async fn decide(
     body: Body,
 ) -> Result<Json<ApprovalView>, ApiError> {
     let id = approval_id(path.map(|Path(named)| Path(named.approval)))?;
-    let request: DecisionRequest = body::typed(body::json(&body::read(body, MAX_DECISION_BYTES).await?)?, "body")?;
+    let request: DecisionRequest = body::object(&body::read(body, MAX_DECISION_BYTES).await?)?;
     check(&request)?;
     let by = decider(&person.username)?;
     let saying = Saying {

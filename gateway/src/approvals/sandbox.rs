@@ -33,7 +33,7 @@ use crate::store::{Gate, Origin, RunRef, StoreError, put};
 pub(super) async fn ask(caller: RunCaller<Approvals>, State(state): State<AppState>, body: Body) -> Result<Json<ApprovalAnswer>, ApiError> {
     let run = RunRef::of(&caller.run);
     let _place = state.stores.gates.enter(Gate::Approve, &run.uid)?;
-    let request: AskRequest = body::typed(body::json(&body::read(body, MAX_ASK_BYTES).await?)?, "body")?;
+    let request: AskRequest = body::object(&body::read(body, MAX_ASK_BYTES).await?)?;
     let action = action::check(request.action)?;
     let rules = needs_a_person(&caller.run, &action)?;
     let document = document(&caller, &action)?;
@@ -188,7 +188,7 @@ pub(super) async fn consume(
 ) -> Result<Json<ApprovalAnswer>, ApiError> {
     let id = approval_id(id)?;
     let _place = state.stores.gates.enter(Gate::Approve, runs::uid(&caller.run))?;
-    let request: ConsumeRequest = body::typed(body::json(&body::read(body, MAX_ASK_BYTES).await?)?, "body")?;
+    let request: ConsumeRequest = body::object(&body::read(body, MAX_ASK_BYTES).await?)?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if !(1..=128).contains(&request.execution_id.len()) || !request.execution_id.bytes().all(plain) {
         return Err(invalid("executionId", "must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', '-'"));

@@ -45,17 +45,7 @@ pub(super) fn summary(action: &Action) -> String {
 
 /// All of it, at most about `most` bytes; true if something is missing.
 pub(super) fn shown(action: &Action, texts: &[Loaded], most: usize) -> (String, bool) {
-    let mut out = String::new();
-    if action.argv.is_empty() {
-        let _ = writeln!(out, "{} {}", action.tool, written_out(action.path.as_deref().unwrap_or_default(), false));
-    } else {
-        let _ = writeln!(out, "$ {}", written_out(&shell_line(&action.argv, usize::MAX), false));
-        for (index, argument) in action.argv.iter().enumerate() {
-            let _ = writeln!(out, "argv[{index}]: {}", written_out(&quoted(argument), false));
-        }
-        let cwd = if action.cwd.is_empty() { "the workspace" } else { &action.cwd };
-        let _ = writeln!(out, "in: {}", written_out(cwd, false));
-    }
+    let mut out = head(action);
     for file in &action.files {
         let state = file.digest.as_deref().unwrap_or("does not exist");
         let _ = writeln!(out, "now: {} {state}", written_out(&file.path, false));
@@ -74,6 +64,25 @@ pub(super) fn shown(action: &Action, texts: &[Loaded], most: usize) -> (String, 
         missing = true;
     }
     (out, missing)
+}
+
+/// What will be done, without what it rests on.
+pub(super) fn head(action: &Action) -> String {
+    let mut out = String::new();
+    if action.argv.is_empty() {
+        let _ = writeln!(out, "{} {}", action.tool, written_out(action.path.as_deref().unwrap_or_default(), false));
+    } else {
+        let _ = writeln!(out, "$ {}", written_out(&shell_line(&action.argv, usize::MAX), false));
+        // Where quotes could mislead, each argument by itself.
+        if !action.argv.iter().all(|argument| is_plain(argument)) {
+            for (index, argument) in action.argv.iter().enumerate() {
+                let _ = writeln!(out, "argv[{index}]: {}", written_out(&quoted(argument), false));
+            }
+        }
+        let cwd = if action.cwd.is_empty() { "the workspace" } else { &action.cwd };
+        let _ = writeln!(out, "in: {}", written_out(cwd, false));
+    }
+    out
 }
 
 fn whole(out: &mut String, text: &Loaded) {
@@ -114,6 +123,11 @@ fn readable(bytes: &[u8]) -> String {
     text
 }
 
+/// A shell takes it for one word, as it stands.
+fn is_plain(argument: &str) -> bool {
+    !argument.is_empty() && argument.bytes().all(|b| b.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&b))
+}
+
 /// The arguments as one line for a POSIX shell; no more than about `most` bytes are looked at.
 fn shell_line(argv: &[String], most: usize) -> String {
     let mut line = String::new();
@@ -121,8 +135,7 @@ fn shell_line(argv: &[String], most: usize) -> String {
         if !line.is_empty() {
             line.push(' ');
         }
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&b);
-        if !argument.is_empty() && argument.bytes().all(plain) {
+        if is_plain(argument) {
             line.push_str(argument);
         } else {
             line.push('\'');

@@ -16,7 +16,7 @@ use crate::store::Digest;
 
 /// `{"artifacts": [{name, digest, bytes}]}`, by name.
 pub(crate) async fn list(person: Person<Get>, State(state): State<AppState>) -> Result<Json<ArtifactList>, ApiError> {
-    let named = state.stores.artifacts.list(runs::uid(&person.run)).await?.into_iter();
+    let named = state.stores.artifacts.list(runs::kept_uid(&person.run)).await?.into_iter();
     let artifacts = named.map(|artifact| ArtifactView { name: artifact.name, digest: artifact.digest.to_string(), bytes: artifact.bytes });
     Ok(Json(ArtifactList { artifacts: artifacts.collect() }))
 }
@@ -34,7 +34,7 @@ pub(crate) async fn blob(
     Path(Which { artifact }): Path<Which>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let named = state.stores.artifacts.list(runs::uid(&person.run)).await?;
+    let named = state.stores.artifacts.list(runs::kept_uid(&person.run)).await?;
     let (digest, name) = match artifact.strip_prefix("sha256:") {
         Some(_) => {
             let digest = Digest::parse(&artifact)
@@ -56,15 +56,17 @@ pub(crate) async fn blob(
 /// The patch of the validated result.
 pub(crate) async fn patch(person: Person<Get>, State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     let no_patch = |message: &str| ApiError::new(StatusCode::NOT_FOUND, "no_patch", message);
-    let result = person.run.status.as_ref().and_then(|status| status.result.as_ref());
-    let result = match result {
-        Some(result) => result,
-        None if runs::is_terminal(&person.run) => {
+    let status = person.run.status.as_ref();
+    let result = status.and_then(|status| status.result.as_ref());
+    let patch = match (result, status.and_then(|status| status.earlier.as_ref())) {
+        (Some(result), _) => &result.patch,
+        (None, Some(earlier)) => &earlier.patch,
+        (None, None) if runs::is_terminal(&person.run) => {
             return Err(no_patch("the run ended without a result; `kubectl describe agentrun` says why"));
         }
-        None => return Err(no_patch("the run has no result yet; follow its events until `result`")),
+        (None, None) => return Err(no_patch("the run has no result yet; follow its events until `result`")),
     };
-    let Some(patch) = &result.patch else { return Err(no_patch("the run's result has no patch: it changed no file, or was not valid")) };
+    let Some(patch) = patch else { return Err(no_patch("the run's result has no patch: it changed no file, or was not valid")) };
     let digest = Digest::parse(&patch.digest).map_err(|error| ApiError::internal(format!("status.result.patch.digest {error}")))?;
     let name = format!("{}.patch", runs::name(&person.run));
     send(&state, &person, digest, &name, "text/x-diff; charset=utf-8", &headers).await
@@ -78,7 +80,7 @@ async fn send(
     content_type: &'static str,
     request: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    let blob = state.stores.artifacts.open(runs::uid(&person.run), digest).await?;
+    let blob = state.stores.artifacts.open(runs::kept_uid(&person.run), digest).await?;
     let blob = blob.ok_or_else(|| {
         ApiError::not_found(format!("this run has no blob {digest}; if it ended long ago, retention deleted it")).field("digest")
     })?;

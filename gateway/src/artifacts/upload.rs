@@ -52,7 +52,7 @@ pub(super) async fn name(caller: RunCaller<Events>, State(state): State<AppState
 }
 
 fn check(body: &[u8]) -> Result<(String, Digest), ApiError> {
-    let request: ArtifactRequest = body::typed(body::json(body)?, "body")?;
+    let request: ArtifactRequest = body::object(body)?;
     let digest = Digest::parse(&request.digest).map_err(|error| invalid("digest", error))?;
     let name = request.name;
     let fits = (1..=128).contains(&name.len()) && !name.starts_with('.');

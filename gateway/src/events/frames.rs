@@ -42,7 +42,7 @@ impl Form {
     fn record(self, text: &mut String, record: &Record) {
         let time = jiff::Timestamp::from_millisecond(record.time).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         let kind = json!(record.kind);
-        let data = record.data.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");
+        let data = record.data.replace('\u{85}', "\\u0085").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");
         let line = format!(r#"{{"seq":{},"time":"{time:.3}","type":{kind},"data":{data}}}"#, record.seq);
         // Writing to a String cannot fail.
         let _ = match self {
@@ -97,7 +97,7 @@ mod tests {
         );
         assert_eq!(lines[1], json!({"seq": 5, "time": "2023-11-14T22:13:20.123Z", "type": "tool_result", "data": {nasty: nasty}}));
         let (text, _) = Form::Sse.page(&page, 0);
-        assert!(!text.contains(['\r', '\u{2028}', '\u{2029}', '\u{0}']));
+        assert!(!text.contains(['\r', '\u{85}', '\u{2028}', '\u{2029}', '\u{0}']));
         let frames: Vec<Vec<&str>> = text.split_terminator("\n\n").map(|frame| frame.split('\n').collect()).collect();
         assert_eq!(frames.len(), 2);
         assert_eq!((frames[1][0], frames[1][1], frames[1].len()), ("id: 5", "event: tool_result", 3));

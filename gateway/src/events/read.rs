@@ -50,7 +50,7 @@ pub(crate) async fn log_of_run(
 async fn read(person: Person<Get>, state: AppState, query: Parameters, headers: HeaderMap, times: Times) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|_| ApiError::bad_request("invalid_query", "the query string cannot be read").field("query"))?;
     let wanted = Wanted::parse(&query, &headers)?;
-    let uid = crate::runs::uid(&person.run).to_owned();
+    let uid = crate::runs::kept_uid(&person.run).to_owned();
     let place = state.stores.gates.enter(Gate::Follow, &uid)?;
     let mut follower = Follower::new(state.stores.events.clone(), state.clock.clone(), uid, wanted, times);
     let first = follower.page().await?;

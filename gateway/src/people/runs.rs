@@ -87,7 +87,7 @@ pub(crate) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let request: SubmitRequest = body::typed(body::json(&body::read(body, MAX_SUBMIT_BYTES).await?)?, "body")?;
+    let request: SubmitRequest = body::object(&body::read(body, MAX_SUBMIT_BYTES).await?)?;
     let namespace = request.namespace.clone();
     if !is_name(&namespace) || namespace.contains('.') {
         return Err(invalid("namespace", "must name a namespace"));

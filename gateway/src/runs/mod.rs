@@ -19,6 +19,12 @@ pub fn uid(run: &AgentRun) -> &str {
     run.metadata.uid.as_deref().unwrap_or_default()
 }
 
+/// The UID under which a run's story is kept: its own, or that of the earlier run that it repeats.
+pub fn kept_uid(run: &AgentRun) -> &str {
+    let earlier = run.status.as_ref().and_then(|status| status.earlier.as_ref());
+    earlier.map_or_else(|| uid(run), |earlier| &earlier.run_uid)
+}
+
 /// Name of a run.
 pub fn name(run: &AgentRun) -> &str {
     run.metadata.name.as_deref().unwrap_or_default()

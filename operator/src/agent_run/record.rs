@@ -1,6 +1,7 @@
 //! What outlives a run: the record that is written before we let go of it, and how a run ends that has one already. Pure.
 
 use agentrun_crds::agent_run_record::{AgentRunRecord, AgentRunRecordSpec, spec_sha256};
+use agentrun_crds::agent_run_status::EarlierRun;
 use agentrun_crds::conditions::types;
 use agentrun_crds::{AgentRun, names};
 use kube::core::ObjectMeta;
@@ -40,15 +41,16 @@ pub fn already_ran(run: &AgentRun, record: &AgentRunRecordSpec) -> Option<Ending
         return None;
     }
     let message = format!(
-        "a run of this name and spec has run before: its UID was {}, and it ended as {} ({}) at {}; what it made is kept under that UID \
-         for as long as retention says; to run again change spec.rerunKey or delete the AgentRunRecord {}",
+        "a run of this name and spec has run before: its UID was {}, and it ended as {} ({}) at {}; its events, patch and \
+         artifacts are shown for this one's as long as retention keeps them; to run again change spec.rerunKey or delete the AgentRunRecord {}",
         record.run_uid,
         record.phase.as_str(),
         record.reason,
         record.finished_at.0,
         owner.name,
     );
-    Some(Ending::already_ran(record.phase, message))
+    let earlier = EarlierRun { run_uid: record.run_uid.clone(), patch: record.patch.clone() };
+    Some(Ending::already_ran(record.phase, earlier, message))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! status again for an unchanged world, so that no write follows.
 
 use agentrun_crds::AgentRun;
-use agentrun_crds::agent_run_status::{AgentRunStatus, ApprovalState, Phase, PodRef, Resolved};
+use agentrun_crds::agent_run_status::{AgentRunStatus, ApprovalState, EarlierRun, Phase, PodRef, Resolved};
 use agentrun_crds::budget::{Budget, Gate};
 use agentrun_crds::conditions::{Reason, types};
 use jiff::{SignedDuration, Timestamp};
@@ -20,6 +20,7 @@ pub struct Ending {
     pub reason: Reason,
     pub message: String,
     phase: Phase,
+    earlier: Option<EarlierRun>,
 }
 
 impl Ending {
@@ -29,13 +30,13 @@ impl Ending {
             Reason::Cancelled => Phase::Cancelled,
             _ => Phase::Failed,
         };
-        Ending { reason, message: message.into(), phase }
+        Ending { reason, message: message.into(), phase, earlier: None }
     }
 
     /// As the earlier run of the same name and spec did.
-    pub fn already_ran(phase: Phase, message: impl Into<String>) -> Self {
+    pub fn already_ran(phase: Phase, earlier: EarlierRun, message: impl Into<String>) -> Self {
         let phase = if phase.is_terminal() { phase } else { Phase::Failed };
-        Ending { reason: Reason::AlreadyRan, message: message.into(), phase }
+        Ending { reason: Reason::AlreadyRan, message: message.into(), phase, earlier: Some(earlier) }
     }
 
     pub fn phase(&self) -> Phase {
@@ -223,6 +224,7 @@ impl Next {
         self.close_budget();
         self.status.phase = Some(phase);
         self.status.finished_at = Some(Time(self.now));
+        self.status.earlier.clone_from(&ending.earlier);
         if self.status.resolved.is_none() {
             self.set(types::ACCEPTED, "False", word, message);
         }

@@ -83,6 +83,15 @@ pub async fn files(executor: &Executor, action: &Action) -> Result<Result<Vec<Ac
         return Ok(Err(format!("a command that needs approval may have at most {MAX_ARGUMENTS} arguments")));
     }
     for path in named(&action.argv, &action.cwd) {
+        let path = match path {
+            Named::Workspace(path) => path,
+            Named::Elsewhere(path) => {
+                return Ok(Err(format!(
+                    "{}: a command that needs approval cannot rest on a place outside the workspace whose content may change; use a file of the workspace",
+                    crate::clip::printable(&path)
+                )));
+            }
+        };
         if let Some(problem) = found.named(&path).await? {
             return Ok(Err(problem));
         }
@@ -145,30 +154,52 @@ impl Found<'_> {
     }
 }
 
-/// Paths beneath the workspace that a command's arguments may mean, sorted: each word, and what follows a `=`.
-fn named(argv: &[String], cwd: &str) -> BTreeSet<String> {
-    let program = argv.first().filter(|program| program.contains('/'));
-    let words = program.into_iter().chain(argv.iter().skip(1));
-    let parts = words.flat_map(|word| [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)]).flatten();
-    parts.filter_map(|part| beneath(cwd, part)).collect()
+/// What a word of a command means as a path.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Named {
+    /// Beneath the workspace.
+    Workspace(String),
+    /// In a place that the agent can write, whose content is not bound: the words alone do not tell what it holds.
+    Elsewhere(String),
 }
 
-/// The path in the workspace that a program in `cwd` would open, by the words alone.
-fn beneath(cwd: &str, path: &str) -> Option<String> {
-    let (start, path) = match path.strip_prefix(WORKSPACE) {
-        Some(rest) => ("", rest),
-        None if path.starts_with('/') => return None,
-        None => (cwd, path),
-    };
+/// Places outside the workspace that commands can write, or that lead to other places.
+const WRITABLE: [&str; 5] = ["/tmp", "/proc", "/dev", "/var/tmp", "/run"];
+/// Of those, what holds nothing.
+const EMPTY: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/full", "/tmp"];
+
+/// Paths that a command's arguments may mean, sorted: each word, what follows a `=`, and what follows the letter of an option.
+fn named(argv: &[String], cwd: &str) -> BTreeSet<Named> {
+    let program = argv.first().filter(|program| program.contains('/'));
+    let words = program.into_iter().chain(argv.iter().skip(1));
+    let parts = words.flat_map(|word| {
+        let attached = word
+            .strip_prefix('-')
+            .filter(|rest| !rest.starts_with('-'))
+            .and_then(|rest| rest.char_indices().nth(1).map(|(at, _)| &rest[at..]));
+        [Some(word.as_str()), word.split_once('=').map(|(_, value)| value), attached]
+    });
+    parts.flatten().filter_map(|part| meant(cwd, part)).collect()
+}
+
+/// The place that a program in `cwd` would open, by the words alone.
+fn meant(cwd: &str, path: &str) -> Option<Named> {
+    let start = if path.starts_with('/') { String::new() } else { format!("{WORKSPACE}{cwd}") };
     let mut parts: Vec<&str> = Vec::new();
     for part in start.split('/').chain(path.split('/')) {
         match part {
             "" | "." => {}
-            ".." => drop(parts.pop()?),
+            // Above the root there is the root.
+            ".." => drop(parts.pop()),
             part => parts.push(part),
         }
     }
-    (!parts.is_empty()).then(|| parts.join("/"))
+    let whole = format!("/{}", parts.join("/"));
+    if let Some(rest) = whole.strip_prefix(WORKSPACE) {
+        return Some(Named::Workspace(rest.to_owned()));
+    }
+    let within = |place: &&str| whole.strip_prefix(*place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    (WRITABLE.iter().any(|place| within(&place)) && !EMPTY.contains(&whole.as_str())).then_some(Named::Elsewhere(whole))
 }
 
 #[cfg(test)]
@@ -180,14 +211,34 @@ mod tests {
         let argv = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         for (cwd, words, expected) in [
             ("", &["sh", "a.sh"][..], &["a.sh"][..]),
-            ("src", &["sh", "a.sh", "./b/../c", "../d"], &["d", "src/a.sh", "src/c"]),
+            ("src", &["sh", "a.sh", "./b/../c", "../d"], &["src/a.sh", "src/c", "d"]),
             ("src", &["./run"], &["src/run"]),
             ("", &["run"], &[]),
             ("", &["make", "-f", "/workspace/Makefile", "/etc/passwd"], &["-f", "Makefile"]),
+            ("", &["make", "-fgo.mk", "-C.", "-é.mk"], &["-fgo.mk", "go.mk", "-C.", "-é.mk", ".mk"]),
             ("", &["cc", "--config=x/y", "../../z", "", ".", "/workspace/"], &["--config=x/y", "x/y"]),
             ("a", &["sh", "../../out"], &[]),
+            // However it is spelled, it is the same file.
+            ("", &["sh", "../workspace/go.sh", "//workspace/go.sh", "/workspace/../workspace/go.sh", "/./workspace//go.sh"], &["go.sh"]),
+            ("a", &["sh", "../../../workspace/./a/../go.sh"], &["go.sh"]),
         ] {
-            assert_eq!(named(&argv(words), cwd), expected.iter().map(|path| (*path).to_owned()).collect(), "{words:?}");
+            let expected: BTreeSet<Named> = expected.iter().map(|path| Named::Workspace((*path).to_owned())).collect();
+            assert_eq!(named(&argv(words), cwd), expected, "{words:?}");
+        }
+        for (word, place) in [
+            ("/tmp/s.sh", Some("/tmp/s.sh")),
+            ("../tmp/s.sh", Some("/tmp/s.sh")),
+            ("--file=/tmp/s.sh", Some("/tmp/s.sh")),
+            ("-f/tmp/s.sh", Some("/tmp/s.sh")),
+            ("/proc/self/cwd/go.sh", Some("/proc/self/cwd/go.sh")),
+            ("/dev/fd/3", Some("/dev/fd/3")),
+            ("/dev/null", None),
+            ("/tmp", None),
+            ("/tmpfile", None),
+            ("/usr/bin/python3", None),
+        ] {
+            let found = named(&argv(&["sh", word]), "").into_iter().find(|named| matches!(named, Named::Elsewhere(_)));
+            assert_eq!(found, place.map(|place| Named::Elsewhere(place.to_owned())), "{word}");
         }
     }
 

@@ -70,7 +70,13 @@ impl Approvals<'_> {
             Ok(action) => action,
             Err(why) => return Ok(Clearance::Refused(format!("not done: {why}"))),
         };
-        let id = match self.decided(&action).await {
+        let decided = tokio::select! {
+            biased;
+            // Nobody need decide for a sandbox that is lost.
+            lost = self.executor.lost() => return Err(lost),
+            decided = self.decided(&action) => decided,
+        };
+        let id = match decided {
             Ok(id) => id,
             Err(why) => return Ok(Clearance::Refused(format!("not done: {why}"))),
         };

@@ -87,6 +87,12 @@ impl Executor {
         self.0.close();
     }
 
+    /// Resolves when the connection is lost.
+    pub async fn lost(&self) -> ExecutorError {
+        self.0.closed().await;
+        ExecutorError::Lost("its connection ended".into())
+    }
+
     /// Wait until nothing that was asked for, and perhaps given up, is still going on.
     pub async fn quiet(&self) -> Result<(), ExecutorError> {
         if self.0.quiet(SWEEP_PATIENCE).await { Ok(()) } else { Err(ExecutorError::Lost("a cancelled command does not end".into())) }
