@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 use crate::app::AppState;
 use crate::people::OPERATIONS;
 
-/// Each of them, and its answer.
-pub const DISCOVERY: [(&str, fn() -> Value); 6] = [
+/// What makes an answer.
+pub type Answer = fn() -> Value;
+
+/// Each path, and its answer.
+pub const DISCOVERY: [(&str, Answer); 6] = [
     ("/apis", || json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]})),
     ("/apis/run.agentrun.dev", group),
     ("/apis/run.agentrun.dev/v1alpha1", resources),
