@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::auth::TokenKeys;
-use crate::budget::{LeasedLedger, Ledger};
+use crate::budget::{LeasedLedger, Ledger, RateLimits, Rates};
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -38,6 +38,7 @@ pub struct Shared {
     pub stores: Stores,
     pub recorder: Arc<dyn Recorder>,
     pub ledger: Arc<dyn Ledger>,
+    pub rates: Rates,
     pub model: ModelProxy,
     pub metrics: Metrics,
     /// Set when the process has begun to end.
@@ -55,18 +56,19 @@ pub struct Parts {
     pub stores: Stores,
     pub recorder: Arc<dyn Recorder>,
     pub max_in_flight_per_run: usize,
+    pub rate_limits: RateLimits,
 }
 
 impl AppState {
     /// Starts nothing: the caller runs `runs.run()`, `model.providers.run()` and the sweeps.
     pub fn assemble(parts: Parts) -> Self {
-        let Parts { clock, kube, namespace, instance, keys, stores, recorder, max_in_flight_per_run } = parts;
+        let Parts { clock, kube, namespace, instance, keys, stores, recorder, max_in_flight_per_run, rate_limits } = parts;
         let runs = RunDirectory::new(kube.clone());
         let status = StatusWriter::new(kube.clone(), runs.clone());
         let ledger = Arc::new(LeasedLedger::new(&instance, status.clone(), runs.clone(), stores.ledger.clone(), clock.clone()));
         let model = ModelProxy::new(kube.clone(), &namespace, runs.clone(), max_in_flight_per_run);
-        let (metrics, draining) = (Metrics::default(), AtomicBool::new(false));
-        AppState(Arc::new(Shared { clock, kube, namespace, runs, status, keys, stores, recorder, ledger, model, metrics, draining }))
+        let (metrics, draining, rates) = (Metrics::default(), AtomicBool::new(false), Rates::new(rate_limits));
+        AppState(Arc::new(Shared { clock, kube, namespace, runs, status, keys, stores, recorder, ledger, rates, model, metrics, draining }))
     }
 }
 

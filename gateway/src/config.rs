@@ -1,6 +1,7 @@
 //! Command line and environment.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use agentrun_crds::names;
@@ -49,6 +50,12 @@ pub struct Config {
     /// Most model calls of one run at once, on this process.
     #[arg(long, default_value_t = 64)]
     pub max_in_flight_per_run: usize,
+    /// Most model calls of one run in a minute, on this process; absent: any number.
+    #[arg(long)]
+    pub requests_per_minute_per_run: Option<NonZeroU32>,
+    /// Most model calls of all runs of a namespace in a minute, on this process; absent: any number.
+    #[arg(long)]
+    pub requests_per_minute_per_namespace: Option<NonZeroU32>,
     /// Log as JSON lines rather than text.
     #[arg(long)]
     pub log_json: bool,

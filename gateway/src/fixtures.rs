@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::app::{AppState, Parts, Recorder, sandbox_router};
 use crate::auth::TokenKeys;
+use crate::budget::RateLimits;
 use crate::clock::Clock;
 use crate::fake_api::FakeApi;
 use crate::store::{StoreOptions, Stores};
@@ -113,6 +114,11 @@ pub struct Gateway {
 
 /// A gateway process named `instance` that has seen the run, with a clock ten seconds after the exchange.
 pub fn gateway(api: &FakeApi, instance: &str) -> Gateway {
+    gateway_with(api, instance, RateLimits::default())
+}
+
+/// The same with limits per minute.
+pub fn gateway_with(api: &FakeApi, instance: &str, rate_limits: RateLimits) -> Gateway {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::from_fn(|| (NOW + 10) * 1000);
     let options = <StoreOptions as clap::FromArgMatches>::from_arg_matches(
@@ -129,6 +135,7 @@ pub fn gateway(api: &FakeApi, instance: &str) -> Gateway {
         stores: Stores::embedded(folder.path(), &options.unwrap(), clock).unwrap(),
         recorder: Arc::new(events.clone()),
         max_in_flight_per_run: 64,
+        rate_limits,
     });
     tokio::spawn(state.ledger.keep());
     if api.lock().run.is_object() {

@@ -8,7 +8,7 @@ use agentrun_gateway::aggregated::{self, FrontProxy};
 use agentrun_gateway::app::{AppState, Parts, operations_router, people_router, sandbox_router};
 use agentrun_gateway::approvals::Expiry;
 use agentrun_gateway::auth::TokenKeys;
-use agentrun_gateway::budget::Orphans;
+use agentrun_gateway::budget::{Orphans, RateLimits};
 use agentrun_gateway::clock::Clock;
 use agentrun_gateway::config::Config;
 use agentrun_gateway::events::LogRecorder;
@@ -81,6 +81,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         stores: stores.clone(),
         recorder: Arc::new(recorder.clone()),
         max_in_flight_per_run: config.max_in_flight_per_run,
+        rate_limits: RateLimits { run: config.requests_per_minute_per_run, namespace: config.requests_per_minute_per_namespace },
     });
 
     state.ledger.recover().await.context("the budget's ledger cannot be read")?;

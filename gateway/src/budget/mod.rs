@@ -4,6 +4,7 @@
 mod ask;
 mod leased;
 mod orphans;
+mod rate;
 mod reservation;
 mod slice;
 
@@ -20,6 +21,7 @@ use crate::store::StoreError;
 pub use ask::{Ask, Granted, Price, plan};
 pub use leased::LeasedLedger;
 pub use orphans::Orphans;
+pub use rate::{RateLimits, Rates, TooSoon};
 pub use reservation::{Charge, Dispatched, Reserved};
 
 /// Why a call is not admitted.

@@ -187,6 +187,7 @@ impl World {
             stores,
             recorder: Arc::new(recorder.clone()),
             max_in_flight_per_run: 4,
+            rate_limits: Default::default(),
         });
         let world = World {
             cluster,

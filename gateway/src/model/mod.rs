@@ -169,6 +169,7 @@ async fn call(
     let call = Call::parse(operation, body, &model.name).map_err(refusal::body)?;
     let first = target::first_willing(&targets, 0, tokio::time::Instant::now()).map_err(refusal::resting)?;
     let ask = targets[first].ask(&call, 1);
+    state.rates.take(runs::uid(&run), runs::namespace(&run), tokio::time::Instant::now()).map_err(refusal::too_soon)?;
     let reserved = tokio::select! {
         biased;
         // Should it be written yet, it is given back.

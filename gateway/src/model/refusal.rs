@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::judge::BodyError;
 use super::operation;
-use crate::budget::NotAdmitted;
+use crate::budget::{NotAdmitted, TooSoon};
 use crate::error::ApiError;
 
 const INVALID: &str = "invalid_request_error";
@@ -63,6 +63,16 @@ pub fn budget(refused: NotAdmitted) -> ApiError {
 /// The run, or this process, has too many calls open.
 pub fn too_many_in_flight() -> ApiError {
     busy("too many calls are in flight; try again when one has ended")
+}
+
+/// The run, or its namespace, calls more often than it may.
+pub fn too_soon(refused: TooSoon) -> ApiError {
+    let TooSoon { of, per_minute, retry_after } = refused;
+    let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+    let message = format!("the {of} may make {per_minute} calls a minute; try again in {seconds} s");
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
+        .kind("rate_limit_error")
+        .header(header::RETRY_AFTER, HeaderValue::from(seconds))
 }
 
 fn busy(message: impl Into<String>) -> ApiError {

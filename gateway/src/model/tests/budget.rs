@@ -193,3 +193,22 @@ async fn what_an_earlier_life_left_open_is_charged_in_full() {
     assert_eq!((budget.spent.input_tokens, budget.spent.output_tokens), (11, 22));
     assert_eq!(budget.reservations.iter().map(|r| r.id.as_str()).collect::<Vec<_>>(), ["live"]);
 }
+
+#[tokio::test]
+async fn calls_beyond_the_rate_are_told_when_to_come_again_and_cost_nothing() {
+    let world = World::new(Upstream::new(|_, _| completion(1, 1)).await).await;
+    let limits = crate::budget::RateLimits { run: std::num::NonZeroU32::new(3), namespace: None };
+    let limited = fixtures::gateway_with(&world.api, "gw-1", limits);
+    limited.state.model.providers.put(provider(&world.upstream.url()));
+    for _ in 0..3 {
+        let response = send(&limited, &model_token(), hello().to_string()).await;
+        assert_eq!(response.status().as_u16(), 200);
+        text(response).await;
+    }
+    let response = send(&limited, &model_token(), hello().to_string()).await;
+    let retry: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert_eq!((response.status().as_u16(), (18..=20).contains(&retry)), (429, true), "{retry}");
+    let body: Value = serde_json::from_str(&text(response).await).unwrap();
+    assert_eq!((&body["error"]["code"], &body["error"]["type"]), (&json!("rate_limited"), &json!("rate_limit_error")));
+    assert_eq!((world.settled().await.spent.requests, world.upstream.seen().len()), (3, 3));
+}
