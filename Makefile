@@ -12,7 +12,7 @@ export AGENTRUN_PROFILE := $(PROFILE)
 AGENTRUN_CACHE ?= $(HOME)/.cache/agentrun
 export AGENTRUN_BIN := $(AGENTRUN_CACHE)/cluster/bin
 export AGENTRUN_IMAGES := $(CURDIR)/target/images.json
-export AGENTRUN_HARNESSES ?= pi qwen-code
+export AGENTRUN_HARNESSES ?= pi claude-code
 
 .PHONY: help demo demo-down test bench approvals kills check cli packages programs cluster-programs image-inputs images cluster cluster-down install e2e test-harnesses
 

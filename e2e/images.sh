@@ -16,7 +16,7 @@ flock -n 9 || { echo "waiting for another build of images" >&2; flock 9; }
 rootfs=$(sandbox-image/toolchain.sh)
 [ "$rootfs" -ot "$inputs/toolchain.tar" ] || cp "$rootfs" "$inputs/toolchain.tar"
 # Which agents' images are built; CI's by default.
-read -ra harnesses <<< "${AGENTRUN_HARNESSES-pi qwen-code}"
+read -ra harnesses <<< "${AGENTRUN_HARNESSES-pi claude-code}"
 for harness in "${harnesses[@]}"; do
   layer=$(harnesses/layer.sh "$harness")
   [ "$layer" -ot "$inputs/harness-$harness.tar" ] || cp "$layer" "$inputs/harness-$harness.tar"
