@@ -57,7 +57,7 @@ fn flags(command: &Command, global: bool) -> String {
 
 fn verbs() -> String {
     let mut text = String::new();
-    for verb in Arguments::command().get_subcommands() {
+    for verb in Arguments::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let _ = write!(text, "### {}\n\n{}.\n\n", verb.get_name(), about);
         let rows = flags(verb, false);

@@ -48,10 +48,10 @@ pub async fn run(cluster: &Cluster, arguments: &Rerun, output: &Output) -> Resul
         .map_err(|fault| fault.failure(&format!("creating a run like {old}")))?;
     let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     output.line(&name)?;
-    if let Some(archive) = archive {
-        if let Some(ended) = send_source(cluster, &name, archive, false, output).await? {
-            return Ok(ended);
-        }
+    if let Some(archive) = archive
+        && let Some(ended) = send_source(cluster, &name, archive, false, output).await?
+    {
+        return Ok(ended);
     }
     if arguments.follow { watch::to_the_end(cluster, &name, !output.terminal, None, output).await } else { Ok(Exit::Succeeded) }
 }

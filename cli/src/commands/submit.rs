@@ -57,10 +57,10 @@ pub async fn run(cluster: &mut Cluster, submit: &Submit, output: &Output) -> Res
         None => output.line(&name)?,
     }
     let uploaded = run["status"]["source"].is_object() || run["status"]["finishedAt"].is_string();
-    if let (Some(archive), false) = (manifest.archive, uploaded) {
-        if let Some(ended) = send_source(cluster, &name, archive, submit.idempotency_key.is_some(), output).await? {
-            return Ok(ended);
-        }
+    if let (Some(archive), false) = (manifest.archive, uploaded)
+        && let Some(ended) = send_source(cluster, &name, archive, submit.idempotency_key.is_some(), output).await?
+    {
+        return Ok(ended);
     }
     if submit.follow {
         watch::to_the_end(cluster, &name, !output.terminal, submit.timeout, output).await

@@ -29,7 +29,7 @@ pub async fn run(cluster: &Cluster, arguments: &Wait, output: &Output) -> Result
 /// Wait; the status is the run's, or `StillRunning` once the time is over.
 pub async fn to_the_end(cluster: &Cluster, name: &str, time: Option<Duration>, output: &Output) -> Result<Exit, Failure> {
     within(time, name, output, async {
-        let run = end_of(cluster, name).await?;
+        let run = Box::pin(end_of(cluster, name)).await?;
         let (phase, reason, message) = runs::ended(&run).ok_or_else(|| runs::absent(cluster, name))?;
         Ok(tell(name, phase, &reason, &message, output))
     })

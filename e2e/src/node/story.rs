@@ -66,7 +66,7 @@ async fn told(name: &str, body: impl AsyncFnOnce(&Story) -> Result<()>) -> Resul
     if !matches!(outcome, Ok(Ok(()))) {
         eprintln!("{name} failed; objects and logs: {}", dump::write(&story).await);
     }
-    let cleaned = story.end().await;
+    let cleaned = Box::pin(story.end()).await;
     match outcome {
         Err(panic) => std::panic::resume_unwind(panic),
         Ok(Err(error)) => Err(error),
@@ -206,7 +206,7 @@ impl Story {
             let left = self.leftovers().await?;
             if left.is_empty() { Ok(()) } else { bail!("the runs are deleted, but these are left: {left:?}") }
         };
-        let ended = ended.await;
+        let ended = Box::pin(ended).await;
         let ours = ListParams::default().labels(&format!("{STORY_LABEL}={}", self.namespace));
         let client = || self.node.client.clone();
         Api::<ModelProvider>::namespaced(client(), SYSTEM).delete_collection(&DeleteParams::default(), &ours).await?;

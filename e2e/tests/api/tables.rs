@@ -6,7 +6,7 @@ mod loader;
 
 use agentrun_e2e::api_server::ApiServer;
 use loader::{Row, Table, without};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::raw::{Answer, Raw};
 
@@ -57,10 +57,13 @@ async fn creations(plural: &str, yaml: &str) {
 /// Write the part of the wanted object that differs from the live one, as one request.
 async fn write(raw: &Raw, name: &str, live: &Value, wanted: &Value) -> Answer {
     let mut object = live.clone();
-    let status = wanted.get("status") != live.get("status");
+    // The API server fills in the status of a run that nobody has looked at.
+    let unobserved = live.get("status").filter(|status| **status == json!({"observedGeneration": -1}));
+    let wanted_status = wanted.get("status").or(unobserved);
+    let status = wanted_status != live.get("status");
     if status {
         let map = object.as_object_mut().expect("an object");
-        match wanted.get("status") {
+        match wanted_status {
             Some(value) => map.insert("status".into(), value.clone()),
             None => map.remove("status"),
         };

@@ -145,9 +145,11 @@ async fn decides(bed: &Bed, gateway: &Gateway, viewer: &Plugin) -> Result<()> {
     };
     let first = ask(&["rm", "-rf", "build\u{202e}"]).await?;
     let waits = approver.expect(&["approvals"], 0, "").await?;
-    for part in
-        [&format!("asks {first}  run_command  waits for"), "│ $ rm -rf 'build\\u{202e}'", &format!("kubectl agentrun approve asks {first}")]
-    {
+    for part in [
+        &format!("asks {first}  run_command  waits for"),
+        "│ $ rm -rf 'build\\u{202e}'",
+        &format!("kubectl agentrun -n {} approve asks {first}", bed.team),
+    ] {
         ensure!(waits.contains(part), "{part}: {waits}");
     }
     viewer.expect(&["approve", "asks", &first], 3, "forbidden").await?;

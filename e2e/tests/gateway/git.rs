@@ -87,7 +87,14 @@ async fn decided(bed: &Bed, name: &str) -> Result<Result<StoredSource, String>> 
 
 async fn sandbox(bed: &Bed, gateway: &Gateway, run: &LiveRun, path: &str) -> Result<reqwest::Response> {
     let token = bed.token(run, Audience::Events);
-    Ok(gateway.http.get(format!("{}{path}", gateway.url)).bearer_auth(token).send().await?)
+    loop {
+        let answer = gateway.http.get(format!("{}{path}", gateway.url)).bearer_auth(&token).send().await?;
+        // As a runner does: the gateway that is asked may not have seen yet that the source is there.
+        if answer.status() != 503 {
+            return Ok(answer.error_for_status()?);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await; // only asking tells
+    }
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ async fn gemini_cli() {
 }
 
 async fn tell(agent: Agent) {
-    story(agent.name, async |story| body(story, &agent).await).await;
+    story(agent.name, async |story| Box::pin(body(story, &agent)).await).await;
 }
 
 async fn body(story: &Story, agent: &Agent) -> Result<()> {
@@ -129,7 +129,7 @@ async fn body(story: &Story, agent: &Agent) -> Result<()> {
     story.create("spend", spending).await?;
     story.create("remove", spec("removes")).await?;
 
-    fixed(story, agent, calls).await?;
+    Box::pin(fixed(story, agent, calls)).await?;
     spent(story).await?;
     denied(story).await
 }

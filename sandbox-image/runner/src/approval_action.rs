@@ -198,8 +198,8 @@ fn meant(cwd: &str, path: &str) -> Option<Named> {
     if let Some(rest) = whole.strip_prefix(WORKSPACE) {
         return Some(Named::Workspace(rest.to_owned()));
     }
-    let within = |place: &&str| whole.strip_prefix(*place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    (WRITABLE.iter().any(|place| within(&place)) && !EMPTY.contains(&whole.as_str())).then_some(Named::Elsewhere(whole))
+    let within = |place: &str| whole.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    (WRITABLE.iter().any(|place| within(place)) && !EMPTY.contains(&whole.as_str())).then_some(Named::Elsewhere(whole))
 }
 
 #[cfg(test)]
