@@ -236,9 +236,10 @@ impl Lease {
         self.view.slice.as_ref().filter(|_| self.view.doubtful.is_empty()).map(|slice| slice.id.as_str())
     }
 
-    /// Begin a renewal. An exclusive one may shrink the slice, so that nothing is admitted in memory until it is written.
+    /// Begin a renewal. An exclusive one may shrink the slice, so that nothing is admitted in memory until it is written; so is
+    /// each after a write in doubt, which may have shrunk it.
     pub fn begin(&mut self, exclusive: bool) -> View {
-        self.view.exclusive = exclusive;
+        self.view.exclusive = exclusive || !self.view.doubtful.is_empty();
         self.view.clone()
     }
 

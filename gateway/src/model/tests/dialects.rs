@@ -298,7 +298,8 @@ async fn every_answer_that_is_none_is_refused_in_the_dialects_own_form() {
     let redirect: Answer = |_| (StatusCode::FOUND, [("location", "http://127.0.0.1:1/steal")]).into_response();
     let gzip: Answer = |_| ([("content-type", "application/json"), ("content-encoding", "gzip")], "xx").into_response();
     // answer, status, code, upstream attempts, output tokens
-    let rows: Vec<(&str, Box<dyn Fn(Spoken) -> axum::response::Response + Send + Sync>, u16, &str, i64, i64)> = vec![
+    type Boxed = Box<dyn Fn(Spoken) -> axum::response::Response + Send + Sync>;
+    let rows: Vec<(&str, Boxed, u16, &str, i64, i64)> = vec![
         ("401", Box::new(status(401)), 502, "provider_auth_failed", 1, 0),
         ("400", Box::new(status(400)), 400, "provider_rejected_request", 1, 0),
         ("404", Box::new(status(404)), 502, "provider_misconfigured", 1, 0),
