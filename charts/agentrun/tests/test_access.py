@@ -70,6 +70,7 @@ class Roles(unittest.TestCase):
         """Secrets by name only: provider keys are not among them. cert-manager's authority is none of its business."""
         common = {
             ("agentrun.dev", "modelproviders", ""): {"get", "list", "watch"},
+            ("agentrun.dev", "agenttemplates", ""): {"get", "list", "watch"},
             ("coordination.k8s.io", "leases", ""): {"create"},
             ("coordination.k8s.io", "leases", "agentrun-operator"): {"get", "patch"},
             ("", "services", "agentrun-gateway"): {"get"},

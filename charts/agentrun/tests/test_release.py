@@ -6,7 +6,7 @@ import unittest
 
 from chart import CHART, NAMESPACE, VALUES, file_arguments, helm, render
 
-KINDS = {"agentruns.agentrun.dev", "agentpolicies.agentrun.dev", "modelproviders.agentrun.dev", "agentrunrecords.agentrun.dev"}
+KINDS = {"agentruns.agentrun.dev", "agentpolicies.agentrun.dev", "modelproviders.agentrun.dev", "agentrunrecords.agentrun.dev", "agenttemplates.agentrun.dev"}
 
 
 def notes(*arguments):
