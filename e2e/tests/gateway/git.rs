@@ -99,6 +99,8 @@ async fn sandbox(bed: &Bed, gateway: &Gateway, run: &LiveRun, path: &str) -> Res
 
 #[tokio::test]
 async fn a_private_commit_becomes_a_patch_that_applies_to_it() -> Result<()> {
+    // Another test's gateway follows the same cluster, and would fetch into a store of its own.
+    let _turn = super::turn::alone().await;
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let root = tempfile::tempdir()?;
     let commit = repository(root.path())?;

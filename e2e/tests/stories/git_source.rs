@@ -69,9 +69,9 @@ async fn serve(story: &Story, bundle: Vec<u8>) -> Result<String> {
 
 async fn body(story: &Story) -> Result<()> {
     let tree = original_tree()?;
-    git(tree.path(), &["init", "--quiet"]);
     git(tree.path(), &["add", "."]);
     git(tree.path(), &["commit", "--quiet", "--message=base"]);
+    git(tree.path(), &["branch", "--move", "--force", "main"]);
     let commit = git(tree.path(), &["rev-parse", "HEAD"]);
     let elsewhere = tempfile::tempdir()?;
     let bundle = elsewhere.path().join("shop.bundle");

@@ -26,6 +26,8 @@ const IN_NAMESPACE: usize = 2;
 const IN_ALL: usize = 16;
 /// Pauses before the same is tried again.
 const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(10)];
+/// How long the watch may lag behind a write.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
 const PIECE: usize = 256 * 1024;
 const MAX_MESSAGE: usize = 1_024;
 
@@ -69,6 +71,11 @@ impl Fetcher {
 
     pub(super) fn begin(&self, run: Arc<AgentRun>) {
         let uid = runs::uid(&run).to_owned();
+        // What is told may be older than what is known.
+        let run = self.directory.get(&uid).unwrap_or(run);
+        if !waits(&run) {
+            return;
+        }
         if !self.active.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
             return;
         }
@@ -78,8 +85,22 @@ impl Fetcher {
                 () = fetcher.work(&run) => {}
                 () = fetcher.unwanted(&uid) => {}
             }
+            fetcher.seen(&uid).await;
             fetcher.active.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         });
+    }
+
+    /// Until the watch has brought what was written, or else it would be fetched again.
+    async fn seen(&self, uid: &str) {
+        let mut changes = self.directory.changes();
+        let seen = async {
+            while self.directory.get(uid).is_some_and(|run| waits(&run)) {
+                if let Err(RecvError::Closed) = changes.recv().await {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(SEEN_WITHIN, seen).await;
     }
 
     /// Until the run has ended, is to end, or is gone.
