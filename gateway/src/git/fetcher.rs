@@ -69,15 +69,16 @@ impl Fetcher {
         }
     }
 
-    pub(super) fn begin(&self, run: Arc<AgentRun>) {
+    /// Whether there is something to do that nobody does yet.
+    pub(super) fn begin(&self, run: Arc<AgentRun>) -> bool {
         let uid = runs::uid(&run).to_owned();
         // What is told may be older than what is known.
         let run = self.directory.get(&uid).unwrap_or(run);
         if !waits(&run) {
-            return;
+            return false;
         }
         if !self.active.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
-            return;
+            return false;
         }
         let fetcher = self.clone();
         tokio::spawn(async move {
@@ -88,6 +89,7 @@ impl Fetcher {
             fetcher.seen(&uid).await;
             fetcher.active.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         });
+        true
     }
 
     /// Until the watch has brought what was written, or else it would be fetched again.

@@ -15,6 +15,21 @@ pub fn system() -> String {
         .to_owned()
 }
 
+/// What any agent must keep to: the paths that may change, and the checks. Empty if there is nothing.
+pub fn bounds(job: &Job) -> String {
+    let mut text = String::new();
+    if !job.allowed_paths.iter().any(|path| path == "**") {
+        text.push_str(&format!("\nOnly these paths may be changed, all else fails the task: {}\n", job.allowed_paths.join(", ")));
+    }
+    if !job.checks.is_empty() {
+        text.push_str("\nThese commands must exit with 0 at the end:\n");
+        for check in &job.checks {
+            text.push_str(&format!("- {}: {}\n", check.name, serde_json::json!(check.argv)));
+        }
+    }
+    text
+}
+
 /// The task, with the paths of the source.
 pub fn task<'p>(job: &Job, paths: impl ExactSizeIterator<Item = &'p str>) -> String {
     let mut text = format!("{}\n\nFiles in the workspace:\n", job.instruction);
@@ -25,15 +40,7 @@ pub fn task<'p>(job: &Job, paths: impl ExactSizeIterator<Item = &'p str>) -> Str
     if more > 0 {
         text.push_str(&format!("- and {more} more\n"));
     }
-    if !job.allowed_paths.iter().any(|path| path == "**") {
-        text.push_str(&format!("\nOnly these paths may be changed, all else fails the task: {}\n", job.allowed_paths.join(", ")));
-    }
-    if !job.checks.is_empty() {
-        text.push_str("\nThese commands must exit with 0 at the end:\n");
-        for check in &job.checks {
-            text.push_str(&format!("- {}: {}\n", check.name, serde_json::json!(check.argv)));
-        }
-    }
+    text.push_str(&bounds(job));
     text.push_str(&format!("\nYou have {} turns at most.", job.max_steps));
     text
 }

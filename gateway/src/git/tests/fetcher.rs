@@ -37,10 +37,13 @@ async fn a_waiting_run_gets_its_source_or_a_reason() {
         let fetcher =
             Fetcher::new(state.kube.clone(), state.runs.clone(), state.status.clone(), state.stores.clone(), folder.path().to_owned());
         // Twice at once is once.
-        fetcher.begin(run.clone().into());
-        fetcher.begin(run.into());
+        assert!(fetcher.begin(run.clone().into()));
+        assert!(!fetcher.begin(run.clone().into()));
         let decided = |run: &AgentRun| run.status.as_ref().is_some_and(|status| status.source.is_some() || status.source_failure.is_some());
         server.api.until("fetched", decided).await;
+        // The watch has brought what was written, and tells of an older state once more.
+        state.runs.insert_for_test(server.api.run());
+        assert!(!fetcher.begin(run.into()), "it is fetched again");
         let status = server.api.run().status.unwrap();
         if fetched {
             let source = status.source.expect("a source");

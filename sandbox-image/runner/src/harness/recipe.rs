@@ -3,6 +3,8 @@
 use agentrun_crds::agent_template::{AgentTemplateSpec, PLACEHOLDERS};
 use agentrun_protocol::{executor::ExecStart, job::Job};
 
+use crate::prompt::bounds;
+
 /// Where the executor's container keeps the agent's state and the source.
 const HOME: &str = "/home/agent";
 const WORKSPACE: &str = "/workspace";
@@ -72,15 +74,7 @@ pub fn files(template: &AgentTemplateSpec, values: &Values<'_>) -> Vec<(String, 
 /// What the agent is asked to do. It never begins with a dash, so no program takes it for an option.
 pub fn prompt(job: &Job) -> String {
     let mut text = format!("Task:\n{}\n", job.instruction);
-    if !job.allowed_paths.iter().any(|path| path == "**") {
-        text.push_str(&format!("\nOnly these paths may be changed, all else fails the task: {}\n", job.allowed_paths.join(", ")));
-    }
-    if !job.checks.is_empty() {
-        text.push_str("\nThese commands must exit with 0 at the end:\n");
-        for check in &job.checks {
-            text.push_str(&format!("- {}: {}\n", check.name, serde_json::json!(check.argv)));
-        }
-    }
+    text.push_str(&bounds(job));
     text.push_str("\nYou work alone, with nobody to ask. There is no network. When the task is done, say in a few sentences what you changed and why.");
     text
 }
