@@ -1,0 +1,104 @@
+//! What this process has of one run's budget, who waits for it, and what its next write must do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentrun_crds::AgentRun;
+use agentrun_crds::budget::Spent;
+use agentrun_protocol::token::Claims;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::super::slice::Lease;
+use super::super::{Ask, NotAdmitted, Reserved};
+use crate::runs;
+
+/// A run takes in advance only while its calls follow each other this closely; else it would be written more often, not less.
+pub(super) const BUSY_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a run's next write must do at least, in rising order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    Nothing,
+    /// Write what was settled; take more if it makes sense.
+    Renew,
+    /// The same, and give back what is not needed.
+    Exact,
+    /// Give back everything that no call holds.
+    Return,
+}
+
+pub(super) struct Entry {
+    pub(super) run: Arc<AgentRun>,
+    pub(super) lease: Lease,
+    pub(super) waiting: Vec<Op>,
+    pub(super) need: Need,
+    /// A task works for the run.
+    pub(super) working: bool,
+    /// The run is about to end or others are short: nothing is taken in advance.
+    pub(super) frugal: bool,
+    /// The last write could not take more.
+    pub(super) no_growth: bool,
+    pub(super) touched: Instant,
+    /// When the last two calls asked.
+    pub(super) asked: [Instant; 2],
+    pub(super) unwritten_since: Option<Instant>,
+    /// Version of our last write.
+    pub(super) version: u64,
+    pub(super) spent: Spent,
+    pub(super) requests_limit: i64,
+}
+
+pub(super) enum Op {
+    Reserve {
+        id: String,
+        claims: Claims,
+        ask: Ask,
+        until: Instant,
+        answer: oneshot::Sender<Result<Reserved, NotAdmitted>>,
+    },
+    /// Charge another's reservation in full.
+    Charge {
+        id: String,
+    },
+    /// Give back everything, here and elsewhere.
+    Rest {
+        until: Instant,
+        answer: oneshot::Sender<()>,
+    },
+}
+impl Op {
+    /// How long it waits for others.
+    pub(super) fn until(&self) -> Option<Instant> {
+        match self {
+            Op::Reserve { until, .. } | Op::Rest { until, .. } => Some(*until),
+            Op::Charge { .. } => None,
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn new(run: &Arc<AgentRun>, lease: Lease) -> Self {
+        Entry {
+            run: run.clone(),
+            lease,
+            waiting: Vec::new(),
+            need: Need::Nothing,
+            working: false,
+            frugal: false,
+            no_growth: false,
+            touched: Instant::now(),
+            asked: [Instant::now().checked_sub(BUSY_WITHIN).unwrap_or_else(Instant::now); 2],
+            unwritten_since: None,
+            version: 0,
+            spent: Spent::default(),
+            requests_limit: 0,
+        }
+    }
+
+    /// Whether a run that was read later than our last write still has our slice; without one there is none to miss.
+    pub(super) fn stands_in(&self, run: &AgentRun) -> bool {
+        let Some(id) = self.lease.slice_id().filter(|_| !self.working && runs::version(run) > self.version) else { return true };
+        run.status.as_ref().and_then(|status| status.budget.as_ref()).is_some_and(|budget| budget.reservations.iter().any(|r| r.id == id))
+    }
+}

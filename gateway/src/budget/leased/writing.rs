@@ -1,0 +1,218 @@
+//! The task that writes a busy run's budget: renewal after renewal, each answering whoever waited for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentrun_crds::budget::Budget;
+use agentrun_crds::{AgentRun, AgentRunStatus};
+use tokio::time::Instant;
+
+use super::super::slice::{Renewal, Renewed, Slice, View};
+use super::super::{NotAdmitted, Reserved};
+use super::LeasedLedger;
+use super::book::RunBook;
+use super::decide::{decide, is_ending, is_wanted};
+use super::entry::{BUSY_WITHIN, Entry, Need, Op};
+use crate::error::ApiError;
+use crate::runs;
+use crate::store::{Taken, TakenSlice};
+
+/// Wait between tries while nothing can be written.
+const RETRY: Duration = Duration::from_millis(500);
+/// How often another look is taken at what others hold; changes that the watch brings are looked at at once.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// One write under way.
+struct Job {
+    run: Arc<AgentRun>,
+    view: View,
+    ops: Vec<Op>,
+    grow: bool,
+}
+
+impl LeasedLedger {
+    /// Have a task work for the run, if none does.
+    pub(super) fn kick(&self, uid: &str, entry: &mut Entry, need: Need) {
+        entry.need = entry.need.max(need);
+        if !std::mem::replace(&mut entry.working, true) {
+            let (ledger, uid) = (self.clone(), uid.to_owned());
+            tokio::spawn(async move { ledger.work(uid).await });
+        }
+    }
+
+    /// Write after write until nothing is to be written.
+    async fn work(self, uid: String) {
+        loop {
+            let mut changes = self.0.directory.changes();
+            let Some(job) = self.next(&uid) else {
+                self.0.rested.notify_waiters();
+                return;
+            };
+            let Job { run, view, ops, grow } = job;
+            let now = self.0.clock.unix_seconds();
+            let mut doubtful = view.doubtful();
+            let patient = ops.iter().any(|op| op.until().is_some_and(|until| Instant::now() < until));
+            let decide = |current: &AgentRun, status: &mut AgentRunStatus| {
+                let how = Renewal {
+                    holder: &self.0.holder,
+                    id: self.0.fresh_id(),
+                    now,
+                    grow,
+                    call_in: patient,
+                    rest: ops.iter().any(|op| matches!(op, Op::Rest { .. })),
+                };
+                Ok(decide(&view, &mut doubtful, &ops, current, status, &how))
+            };
+            match self.0.writer.update(&run, decide).await {
+                Ok(((renewed, budget), written)) => {
+                    if renewed.restored {
+                        tracing::warn!(run = runs::name(&written), "the cluster knew of less spending than our ledger, and was told");
+                    }
+                    if let Err(error) = self.keep_on_disk(&uid, &renewed).await {
+                        tracing::error!(error = %error.message, "the budget's ledger could not be written; nothing is granted");
+                        self.failed(&uid, ops, doubtful, &error);
+                        tokio::time::sleep(RETRY).await;
+                        continue;
+                    }
+                    if self.written(&uid, ops, &renewed, &budget, written) {
+                        // Others hold what would be of use; they give it back when they see that it is asked for.
+                        let changed = async { while !matches!(changes.recv().await, Ok(run) if runs::uid(&run) == uid) {} };
+                        let _ = tokio::time::timeout(LOOK, changed).await;
+                    }
+                }
+                // The run is gone, and its budget with it.
+                Err(error) if error.status == http::StatusCode::UNAUTHORIZED => self.gone(&uid, ops),
+                Err(error) => {
+                    self.failed(&uid, ops, doubtful, &error);
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn next(&self, uid: &str) -> Option<Job> {
+        let freshest = self.0.directory.freshest(uid);
+        let mut runs = self.0.lock();
+        let entry = runs.get_mut(uid)?;
+        if entry.waiting.is_empty() && entry.need == Need::Nothing {
+            entry.working = false;
+            return None;
+        }
+        if let Some(fresher) = freshest {
+            entry.run = fresher;
+        }
+        let need = std::mem::replace(&mut entry.need, Need::Nothing);
+        let ops = std::mem::take(&mut entry.waiting);
+        let view = entry.lease.begin(!ops.is_empty() || need > Need::Renew);
+        let asks = ops.iter().filter(|op| matches!(op, Op::Reserve { .. })).count();
+        let rests = ops.iter().any(|op| matches!(op, Op::Rest { .. }));
+        let busy = asks > 1 || entry.asked[0].elapsed() < BUSY_WITHIN;
+        let grow = busy && (asks > 0 || need == Need::Renew) && need < Need::Return && !entry.frugal && !rests;
+        Some(Job { run: entry.run.clone(), view, ops, grow })
+    }
+
+    /// Answer whoever can be answered; whether somebody waits for others' slices.
+    fn written(&self, uid: &str, ops: Vec<Op>, renewed: &Renewed, budget: &Budget, written: Arc<AgentRun>) -> bool {
+        let now = Instant::now();
+        let ids: Vec<String> = ops.iter().filter_map(|op| if let Op::Reserve { id, .. } = op { Some(id.clone()) } else { None }).collect();
+        let mut answers = renewed.answers.iter();
+        let mut said: Vec<Box<dyn FnOnce()>> = Vec::new();
+        let mut still = Vec::new();
+        for op in ops {
+            let waits = renewed.starved && op.until().is_some_and(|until| now < until);
+            match op {
+                Op::Reserve { id, answer, .. } if matches!(answers.clone().next(), Some(Ok(_))) => {
+                    if let Some(Ok(granted)) = answers.next() {
+                        let book = Arc::new(RunBook { ledger: self.clone(), uid: uid.to_owned() });
+                        let reserved = Reserved::new(id, *granted, book);
+                        // If nobody waits any more, dropping the value releases it.
+                        said.push(Box::new(move || drop(answer.send(Ok(reserved)))));
+                    }
+                }
+                Op::Reserve { id, claims, ask, until, answer } => match answers.next() {
+                    Some(Err(NotAdmitted::Contended(_))) if waits => still.push(Op::Reserve { id, claims, ask, until, answer }),
+                    Some(Err(refused)) => {
+                        let refused = refused.clone();
+                        said.push(Box::new(move || drop(answer.send(Err(refused)))));
+                    }
+                    _ => tracing::error!("a decision does not match its operation"),
+                },
+                Op::Charge { .. } => {}
+                rest @ Op::Rest { .. } if waits => still.push(rest),
+                Op::Rest { answer, .. } => said.push(Box::new(move || {
+                    let _ = answer.send(());
+                })),
+            }
+        }
+        let waits = !still.is_empty();
+        let mut runs = self.0.lock();
+        if let Some(entry) = runs.get_mut(uid) {
+            if renewed.lost && entry.lease.in_flight() > 0 {
+                tracing::info!(run = runs::name(&written), "a slice was charged in full by somebody else");
+            }
+            entry.lease.written(renewed, &ids);
+            self.0.note(uid, entry);
+            entry.no_growth = entry.lease.runs_low();
+            entry.version = runs::version(&written);
+            entry.spent = budget.spent;
+            entry.requests_limit = budget.limit.requests;
+            entry.frugal = is_ending(&written) || is_wanted(&written, &self.0.holder);
+            entry.unwritten_since = (entry.lease.unwritten() != Default::default()).then_some(now);
+            // Settled during the write, with nothing held in advance.
+            if entry.unwritten_since.is_some() && !entry.lease.has_room() {
+                entry.need = entry.need.max(Need::Exact);
+            }
+            entry.run = written;
+            still.append(&mut entry.waiting);
+            entry.waiting = still;
+        }
+        drop(runs);
+        // Not before: what is dropped here may settle at once.
+        said.into_iter().for_each(|say| say());
+        waits
+    }
+
+    fn gone(&self, uid: &str, ops: Vec<Op>) {
+        let entry = self.0.lock().remove(uid);
+        for op in ops.into_iter().chain(entry.map(|entry| entry.waiting).unwrap_or_default()) {
+            match op {
+                Op::Reserve { answer, .. } => drop(answer.send(Err(NotAdmitted::Inactive))),
+                Op::Rest { answer, .. } => {
+                    let _ = answer.send(());
+                }
+                Op::Charge { .. } => {}
+            }
+        }
+    }
+
+    /// Refuse the reservations; what may have been written is found out by the next write.
+    fn failed(&self, uid: &str, ops: Vec<Op>, doubtful: Vec<Slice>, error: &ApiError) {
+        let mut refused = Vec::new();
+        let mut still = Vec::new();
+        for op in ops {
+            match op {
+                Op::Reserve { answer, .. } => refused.push(answer),
+                op if op.until().is_some_and(|until| Instant::now() >= until) => {
+                    if let Op::Rest { answer, .. } = op {
+                        let _ = answer.send(());
+                    }
+                }
+                op => still.push(op),
+            }
+        }
+        if let Some(entry) = self.0.lock().get_mut(uid) {
+            entry.lease.in_doubt(doubtful);
+            entry.need = entry.need.max(Need::Exact);
+            still.append(&mut entry.waiting);
+            entry.waiting = still;
+        }
+        for answer in refused {
+            let _ = answer.send(Err(NotAdmitted::Failed(error.clone())));
+        }
+    }
+    /// What is written is on disk before it is used.
+    async fn keep_on_disk(&self, uid: &str, renewed: &Renewed) -> Result<(), ApiError> {
+        let slice = renewed.slice().map(|(id, amount)| TakenSlice { id: id.to_owned(), amount, used: None });
+        Ok(self.0.store.take(uid, Taken { spent: renewed.spent, slice }).await?)
+    }
+}
