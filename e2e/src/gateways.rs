@@ -112,17 +112,24 @@ impl Bed {
 
     /// A client that trusts the gateways' authority and takes this address for the gateway's.
     pub fn client_through(&self, address: SocketAddr) -> Result<reqwest::Client> {
+        Ok(self.client_builder(address)?.build()?)
+    }
+
+    /// The same, to be told more.
+    pub fn client_builder(&self, address: SocketAddr) -> Result<reqwest::ClientBuilder> {
         let authority = reqwest::Certificate::from_pem(self.authority.as_bytes())?;
-        let name = format!("agentrun-gateway.{}.svc", self.system);
-        Ok(reqwest::Client::builder().tls_certs_only([authority]).resolve(&name, address).build()?)
+        Ok(reqwest::Client::builder().tls_certs_only([authority]).resolve(&self.host(), address))
+    }
+
+    /// The name in the gateways' certificate.
+    pub fn host(&self) -> String {
+        format!("agentrun-gateway.{}.svc", self.system)
     }
 
     /// The same with a client certificate (certificate and key, PEM).
     pub fn client_with_certificate(&self, address: SocketAddr, (certificate, key): (String, String)) -> Result<reqwest::Client> {
-        let authority = reqwest::Certificate::from_pem(self.authority.as_bytes())?;
         let identity = reqwest::Identity::from_pem(format!("{certificate}{key}").as_bytes())?;
-        let name = format!("agentrun-gateway.{}.svc", self.system);
-        Ok(reqwest::Client::builder().tls_certs_only([authority]).identity(identity).resolve(&name, address).build()?)
+        Ok(self.client_builder(address)?.identity(identity).build()?)
     }
 
     /// A run that has exchanged its ticket, with this much of its budget spent.

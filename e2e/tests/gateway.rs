@@ -14,6 +14,7 @@ mod gateway {
     mod overspend;
     mod people;
     mod revocation;
+    mod rolling;
     mod turn;
     mod wrong_tokens;
 }

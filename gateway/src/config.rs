@@ -41,7 +41,11 @@ pub struct Config {
     pub data_dir: PathBuf,
     #[command(flatten)]
     pub store: StoreOptions,
-    /// How long streams may go on after SIGTERM.
+    /// How long new connections and calls are still taken after SIGTERM, while this process is not ready: until nobody is sent here
+    /// any more. Of use where others serve.
+    #[arg(long, default_value_t = 0)]
+    pub shutdown_delay_seconds: u64,
+    /// How long streams may go on after that.
     #[arg(long, default_value_t = 25)]
     pub drain_seconds: u64,
     /// Most open connections of one listener.

@@ -23,6 +23,7 @@ pub mod git;
 #[cfg(test)]
 mod http_tests;
 pub mod job;
+pub mod leader;
 pub mod metrics;
 pub mod model;
 pub mod people;

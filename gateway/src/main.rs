@@ -13,6 +13,7 @@ use agentrun_gateway::clock::Clock;
 use agentrun_gateway::config::Config;
 use agentrun_gateway::events::LogRecorder;
 use agentrun_gateway::git::Fetcher;
+use agentrun_gateway::leader;
 use agentrun_gateway::people::Site;
 use agentrun_gateway::serve::{Listener, Stop, bind};
 use agentrun_gateway::store::{Retention, Stores};
@@ -21,6 +22,7 @@ use anyhow::Context;
 use clap::Parser;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// People's connections are followers that resume by cursor; they need no long farewell.
 const PEOPLE_DRAIN: Duration = Duration::from_secs(2);
@@ -90,11 +92,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(state.runs.clone().run());
     tokio::spawn(state.model.providers.clone().run());
     tokio::spawn(recorder.run(state.runs.clone()));
-    tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone()));
+    let resign = CancellationToken::new();
+    let (leader, campaign) = leader::campaign(state.kube.clone(), config.namespace.clone(), config.instance.clone(), resign.clone());
+    tokio::spawn(Retention { days: config.store.retention_days }.run(stores, clock.clone(), leader.clone()));
     tokio::spawn(Expiry { status: state.status.clone(), directory: state.runs.clone(), clock: clock.clone() }.run());
     tokio::spawn(state.ledger.keep());
-    let fetcher = Fetcher::new(state.kube.clone(), state.runs.clone(), state.status.clone(), state.stores.clone(), config.data_dir.clone());
-    tokio::spawn(fetcher.run());
+    tokio::spawn(Fetcher::new(&state, leader, config.data_dir.clone()).run());
     let longest_call = Box::new(move |_: &str| proxy.longest_call());
     tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
 
@@ -124,8 +127,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tracing::info!(sandbox = %config.sandbox_listen, people = %config.people_listen, aggregated = %config.aggregated_listen, "serving");
 
     ending.asked().await;
-    tracing::info!(seconds = config.drain_seconds, "draining");
+    tracing::info!(delay = config.shutdown_delay_seconds, seconds = config.drain_seconds, "draining");
     state.start_draining();
+    resign.cancel();
+    sandbox_stop.leaving.cancel();
+    people_stop.leaving.cancel();
+    tokio::time::sleep(Duration::from_secs(config.shutdown_delay_seconds)).await;
     sandbox_stop.gently.cancel();
     people_stop.gently.cancel();
     if timeout(PEOPLE_DRAIN, &mut people).await.is_err() {
@@ -147,6 +154,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     if settled.await.is_err() {
         tracing::warn!("some settlements could not be written; the next start charges them in full");
     }
+    let _ = campaign.await;
     operations_stop.now.cancel();
     let _ = operations.await;
     Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use http::Request;
+use http::{HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -28,6 +28,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const HEADER_TIME: Duration = Duration::from_secs(60);
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 const MAX_STREAMS: u32 = 128;
+/// Its name in ALPN.
+pub const HTTP2: &[u8] = b"h2";
 
 /// One listener.
 pub struct Listener {
@@ -44,9 +46,12 @@ pub struct Listener {
 #[derive(Clone)]
 pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// How a listener is told to end.
+/// How a listener is told to end, in this order.
 #[derive(Clone, Default)]
 pub struct Stop {
+    /// Take connections still, from those who have not heard that this process is ending, and have clients leave those that they
+    /// have: what they ask next goes over another connection, and so to another process.
+    pub leaving: CancellationToken,
     /// Take no more connections, finish what is under way.
     pub gently: CancellationToken,
     /// Break off what is left.
@@ -89,7 +94,7 @@ impl Listener {
             connections.spawn(async move {
                 let now = stop.now.clone();
                 tokio::select! {
-                    () = connection(stream, tls, router, stop.gently) => {}
+                    () = connection(stream, tls, router, stop) => {}
                     () = now.cancelled() => {}
                 }
                 drop((slot, source));
@@ -101,15 +106,16 @@ impl Listener {
     }
 }
 
-async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, gently: CancellationToken) {
+async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, stop: Stop) {
     let _ = stream.set_nodelay(true); // small frames of a stream would wait 40 ms otherwise
     match tls {
-        None => http(stream, router, None, gently).await,
+        None => http(stream, router, None, stop, false).await,
         Some(tls) => match timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let shown = stream.get_ref().1.peer_certificates();
                 let peer = shown.map(|chain| PeerCertificates(chain.iter().map(|one| one.clone().into_owned()).collect()));
-                http(stream, router, peer, gently).await
+                let multiplexed = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+                http(stream, router, peer, stop, multiplexed).await
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
@@ -121,14 +127,25 @@ async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: I,
     router: Router,
     peer: Option<PeerCertificates>,
-    gently: CancellationToken,
+    Stop { leaving, gently, .. }: Stop,
+    multiplexed: bool,
 ) {
-    let service = router.map_request(move |mut request: Request<Incoming>| {
-        if let Some(peer) = &peer {
-            request.extensions_mut().insert(peer.clone());
-        }
-        request
-    });
+    // HTTP/2 says at once that nothing new is taken, and loses nothing thereby. HTTP/1 has only its next answer to say so: a
+    // connection that is closed while it is idle may have a request on its way.
+    let says_goodbye = if multiplexed && !leaving.is_cancelled() { leaving.clone() } else { gently };
+    let service = router
+        .map_request(move |mut request: Request<Incoming>| {
+            if let Some(peer) = &peer {
+                request.extensions_mut().insert(peer.clone());
+            }
+            request
+        })
+        .map_response(move |mut response: Response<axum::body::Body>| {
+            if leaving.is_cancelled() && !multiplexed {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(MAX_HEADER_BYTES);
     builder
@@ -142,7 +159,7 @@ async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,
-        () = gently.cancelled() => {
+        () = says_goodbye.cancelled() => {
             serving.as_mut().graceful_shutdown();
             serving.await
         }

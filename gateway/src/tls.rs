@@ -17,6 +17,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::oneshot;
 
 use crate::followed::follow;
+use crate::serve::HTTP2;
 
 /// The certificate in use.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl ServingCertificate {
 }
 
 fn finish(mut config: ServerConfig) -> Arc<ServerConfig> {
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Arc::new(config)
 }
 

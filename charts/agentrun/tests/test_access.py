@@ -35,6 +35,8 @@ class Roles(unittest.TestCase):
             ("", "secrets", ""): {"get"},
             ("", "secrets", "agentrun-gateway-tls"): {"list", "watch"},
             ("", "secrets", "agentrun-token-keys"): {"list", "watch"},
+            ("coordination.k8s.io", "leases", ""): {"create"},
+            ("coordination.k8s.io", "leases", "agentrun-gateway"): {"get", "patch"},
         })
 
     def test_git_credentials(self):
@@ -178,6 +180,9 @@ class NetworkPolicies(unittest.TestCase):
         self.assertEqual(self.rules("", "agentrun-gateway", "egress"), {53: None, 443: None, 6443: None, None: dns})
         model = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]
         self.assertEqual(self.rules("model-in-cluster.yaml", "agentrun-gateway", "egress")[8080], model)
+        stores = self.rules("replicas.yaml", "agentrun-gateway", "egress")
+        for port, namespace in ((5432, "databases"), (9000, "storage")):
+            self.assertEqual(stores[port], [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}])
 
     def test_policy_ports_are_ports_of_the_container(self):
         for component, kind in (("operator", "Deployment"), ("gateway", "StatefulSet")):

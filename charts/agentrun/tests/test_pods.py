@@ -84,11 +84,52 @@ class Pods(unittest.TestCase):
                 else:
                     self.assertEqual((claims, volumes), ([], [{"name": "data", "persistentVolumeClaim": {"claimName": kind}}]))
 
+    def test_several_gateways_share_their_stores(self):
+        spec = find(render("replicas.yaml"), "StatefulSet", "agentrun-gateway")["spec"]
+        self.assertEqual((spec["replicas"], spec["podManagementPolicy"], spec["updateStrategy"]), (3, "Parallel", {"type": "RollingUpdate"}))
+        self.assertNotIn("volumeClaimTemplates", spec)
+        pod = spec["template"]["spec"]
+        gateway = pod["containers"][0]
+        for argument in (
+            "--database-url-file=/etc/agentrun/postgresql/url", "--database-ca-file=/etc/agentrun/postgresql/ca.crt",
+            "--s3-endpoint=https://minio.storage.svc:9000", "--s3-bucket=agentrun", "--s3-region=us-east-1", "--s3-prefix=production",
+            "--s3-ca-file=/etc/agentrun/s3/ca.crt",
+        ):
+            self.assertIn(argument, gateway["args"])
+        self.assertNotIn("--s3-allow-http", gateway["args"])
+        secrets = {e["name"]: e["valueFrom"]["secretKeyRef"] for e in gateway["env"] if "secretKeyRef" in e.get("valueFrom", {})}
+        self.assertEqual(secrets, {name: {"name": "agentrun-objects", "key": name} for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")})
+        volumes = {v.pop("name"): v for v in map(dict, pod["volumes"])}
+        self.assertEqual(volumes["data"], {"emptyDir": {"sizeLimit": "2Gi"}})
+        self.assertEqual([source["secret"]["name"] for source in volumes["postgresql"]["projected"]["sources"]], ["agentrun-database", "company-ca"])
+        self.assertEqual(volumes["s3"]["secret"]["secretName"], "company-ca")
+        self.assertEqual({m["name"] for m in gateway["volumeMounts"]}, set(volumes))
+        self.assertEqual({c["topologyKey"] for c in pod["topologySpreadConstraints"]}, {"kubernetes.io/hostname", "topology.kubernetes.io/zone"})
+
+    def test_one_gateway_with_shared_stores(self):
+        """What is not said is not rendered: no authority, no prefix, and nobody to wait for."""
+        stores = '{"postgresql":{"secretName":"a","key":"dsn"},"s3":{"endpoint":"http://s3:9000","bucket":"runs","secretName":"b","allowHttp":true}}'
+        objects = render("", "--set-json", f"gateway.stores={stores}")
+        spec = find(objects, "StatefulSet", "agentrun-gateway")["spec"]
+        pod = spec["template"]["spec"]
+        arguments = pod["containers"][0]["args"]
+        self.assertIn("--s3-allow-http", arguments)
+        self.assertFalse([a for a in arguments if a.startswith(("--database-ca", "--s3-ca", "--s3-prefix", "--shutdown-delay"))])
+        [database] = pod["volumes"][1]["projected"]["sources"]
+        self.assertEqual(database["secret"], {"name": "a", "items": [{"key": "dsn", "path": "url"}]})
+        self.assertEqual([v["name"] for v in pod["volumes"]], ["data", "postgresql"])
+        self.assertNotIn("minReadySeconds", spec)
+        self.assertNotIn("topologySpreadConstraints", pod)
+
     def test_the_gateway_may_drain_before_it_is_killed(self):
-        for values, drain in (("", default_values()["gateway"]["drainSeconds"]), ("production.yaml", 120)):
-            spec = find(render(values), "StatefulSet", "agentrun-gateway")["spec"]["template"]["spec"]
-            self.assertIn(f"--drain-seconds={drain}", spec["containers"][0]["args"])
-            self.assertGreater(spec["terminationGracePeriodSeconds"], drain)
+        """First come the delay of several replicas, then the drain, then what is left to write down."""
+        for values, delay, drain in (("", 0, default_values()["gateway"]["drainSeconds"]), ("production.yaml", 0, 120), ("replicas.yaml", 5, 300)):
+            spec = find(render(values), "StatefulSet", "agentrun-gateway")["spec"]
+            pod = spec["template"]["spec"]
+            self.assertIn(f"--drain-seconds={drain}", pod["containers"][0]["args"])
+            self.assertEqual(f"--shutdown-delay-seconds={delay}" in pod["containers"][0]["args"], delay > 0)
+            self.assertEqual(spec.get("minReadySeconds", 0), delay)
+            self.assertGreaterEqual(pod["terminationGracePeriodSeconds"], delay + drain + 15)
 
     def test_who_makes_certificates(self):
         for values, operator_does in (("", True), ("cert-manager.yaml", False), ("cert-manager-issuer.yaml", False)):
@@ -104,9 +145,12 @@ class Pods(unittest.TestCase):
         self.assertIn("agentrun-gateway.agentrun-system.svc", certificate["dnsNames"])
 
     def test_a_disruption_budget_only_where_there_is_something_to_keep(self):
-        for values, expected in (("", []), ("production.yaml", ["agentrun-operator"])):
-            found = [o["metadata"]["name"] for o in render(values) if o["kind"] == "PodDisruptionBudget"]
-            self.assertEqual(found, expected)
+        for values, expected in (("", []), ("production.yaml", ["agentrun-operator"]), ("replicas.yaml", ["agentrun-gateway"])):
+            found = [o for o in render(values) if o["kind"] == "PodDisruptionBudget"]
+            self.assertEqual([o["metadata"]["name"] for o in found], expected)
+        self.assertEqual(found[0]["spec"]["maxUnavailable"], 1)
+        workload = find(render("replicas.yaml"), "StatefulSet", "agentrun-gateway")["spec"]
+        self.assertEqual(found[0]["spec"]["selector"], workload["selector"])
 
     def test_arguments_of_ones_own_come_last(self):
         self.assertEqual(container("by-hand.yaml", "StatefulSet", "agentrun-gateway")["args"][-3:], [

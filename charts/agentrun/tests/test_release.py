@@ -67,6 +67,7 @@ class Release(unittest.TestCase):
             (file_arguments("model-in-cluster.yaml"), ["no registry serves it"], ["ARE LOST"]),
             (file_arguments("by-hand.yaml"), ["networkPolicy.enabled=false", "service.type=LoadBalancer", "crds.install=false",
                                               "spec.submittedBy OF A RUN"], ["Note admission"]),
+            (file_arguments("replicas.yaml"), ["are in PostgreSQL and S3"], ["ARE LOST", "WARNING gateway"]),
             (["--set", "log.level=trace"], ["log.level=trace"], []),
         ]
         for arguments, expected, absent in rows:

@@ -12,6 +12,7 @@ use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use tokio::sync::watch;
 
 const MAX_REQUEST_BYTES: usize = 1 << 20;
 
@@ -24,16 +25,23 @@ struct Host {
     /// `Authorization` that `/private/` wants.
     authorization: String,
     seen: Mutex<Vec<String>>,
+    held: watch::Sender<bool>,
 }
 
 impl GitHost {
     /// Repositories are folders beneath `root`.
     pub fn new(root: &Path, authorization: impl Into<String>) -> Self {
-        GitHost(Arc::new(Host { root: root.to_owned(), authorization: authorization.into(), seen: Mutex::default() }))
+        let (root, authorization) = (root.to_owned(), authorization.into());
+        GitHost(Arc::new(Host { root, authorization, seen: Mutex::default(), held: watch::Sender::default() }))
     }
 
     pub fn router(&self) -> Router {
         Router::new().fallback(answer).with_state(self.clone())
+    }
+
+    /// Let requests wait for their answers, or answer those that wait.
+    pub fn hold(&self, held: bool) {
+        self.0.held.send_replace(held);
     }
 
     /// `METHOD path?query` of each request.
@@ -71,6 +79,7 @@ impl GitHost {
         let (parts, body) = request.into_parts();
         let (path, query) = (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{} {path}?{query}", parts.method));
+        self.0.held.subscribe().wait_for(|held| !held).await?;
         let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
         if path.starts_with("/private/") && text("authorization") != self.0.authorization {
             let mut refused = Response::new(Body::from(format!("wrong credential: {}", text("authorization"))));

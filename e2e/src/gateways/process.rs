@@ -22,13 +22,19 @@ pub struct Gateway {
     pub aggregated_url: String,
     pub aggregated: SocketAddr,
     pub http: reqwest::Client,
-    operations: String,
+    /// Base address of the operations listener, plain HTTP.
+    pub operations: String,
     log: PathBuf,
 }
 
 impl Bed {
     /// Start a gateway and wait until it is ready. The same `instance` again takes over what the one before left.
     pub async fn gateway(&self, instance: &str) -> Result<Gateway> {
+        self.gateway_with(instance, &["--drain-seconds=2"]).await
+    }
+
+    /// The same with other arguments.
+    pub async fn gateway_with(&self, instance: &str, arguments: &[&str]) -> Result<Gateway> {
         let [sandbox, people, aggregated, operations] = free_addresses()?;
         let data = self.data.path().join(instance);
         std::fs::create_dir_all(&data)?;
@@ -47,7 +53,7 @@ impl Bed {
             .arg(format!("--aggregated-listen={aggregated}"))
             .arg(format!("--operations-listen={operations}"))
             .arg(format!("--data-dir={}", data.display()))
-            .arg("--drain-seconds=2")
+            .args(arguments)
             .env_clear()
             .env("KUBECONFIG", self.server.kubeconfig_path())
             .env("RUST_LOG", "info")
@@ -56,7 +62,7 @@ impl Bed {
             .stderr(output)
             .spawn()
             .context("starting a gateway with setpriv (util-linux)")?;
-        let name = format!("agentrun-gateway.{}.svc", self.system);
+        let name = self.host();
         let http = self.client_through(sandbox)?;
         let url = format!("https://{name}:{}", sandbox.port());
         let people_url = format!("https://{name}:{}", people.port());
@@ -102,10 +108,16 @@ impl Gateway {
         Ok(())
     }
 
-    /// Ask it to end, and wait until it has.
-    pub fn terminate(&mut self) -> Result<()> {
+    /// Ask it to end, as the kubelet does.
+    pub fn ask_to_end(&self) -> Result<()> {
         let asked = Command::new("kill").arg(self.child.id().to_string()).status()?;
         ensure!(asked.success(), "kill could not signal process {}", self.child.id());
+        Ok(())
+    }
+
+    /// Ask it to end, and wait until it has.
+    pub fn terminate(&mut self) -> Result<()> {
+        self.ask_to_end()?;
         let ended = self.child.wait()?;
         ensure!(ended.success(), "the gateway ended with {ended}; its log: {}", self.log_tail());
         Ok(())

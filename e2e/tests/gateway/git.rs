@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use agentrun_crds::agent_policy::{Addresses, LeftOut};
 use agentrun_crds::agent_run::GitSource;
 use agentrun_crds::agent_run_status::{ResolvedGit, StoredSource};
+use agentrun_crds::names;
 use agentrun_e2e::gateways::{Bed, Gateway, LiveRun};
+use agentrun_e2e::node::{Within, until};
 use agentrun_gateway::serve::{Listener, Stop, bind};
 use agentrun_protocol::token::Audience;
 use agentrun_scripted_model::git_host::{GitHost, git};
 use agentrun_scripted_model::{Script, Turn};
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -83,6 +86,19 @@ async fn decided(bed: &Bed, name: &str) -> Result<Result<StoredSource, String>> 
         ensure!(begun.elapsed() < Duration::from_secs(60), "the gateway decided nothing about {name}");
         tokio::time::sleep(Duration::from_millis(50)).await; // a status can only be polled here
     }
+}
+
+/// How many fetches have begun.
+fn fetches(host: &GitHost) -> usize {
+    host.seen().iter().filter(|line| line.starts_with("GET")).count()
+}
+
+/// Which of the gateways holds the lease.
+async fn leader(bed: &Bed) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(bed.client.clone(), &bed.system);
+    let held = |lease: &Lease| lease.spec.as_ref().is_some_and(|spec| spec.holder_identity.is_some());
+    let lease = until(&leases, names::GATEWAY, Within::Medium, "a gateway leads", held).await?;
+    lease.spec.and_then(|spec| spec.holder_identity).context("a leader")
 }
 
 async fn sandbox(bed: &Bed, gateway: &Gateway, run: &LiveRun, path: &str) -> Result<reqwest::Response> {
@@ -157,7 +173,6 @@ async fn a_private_commit_becomes_a_patch_that_applies_to_it() -> Result<()> {
     ensure!(why.contains("no branch and no tag gone"), "{why}");
     let log = gateway.log();
     ensure!(!log.contains(KEY) && !log.contains(AUTHORIZATION) && log.contains(&commit), "the log: {log}");
-    let fetches = |host: &GitHost| host.seen().iter().filter(|line| line.starts_with("GET")).count();
     assert_eq!(fetches(&host), 2, "each run's source is asked for once: {:?}", host.seen());
 
     // A gateway that was killed begins again what it had not finished, and nothing that it had.
@@ -167,6 +182,45 @@ async fn a_private_commit_becomes_a_patch_that_applies_to_it() -> Result<()> {
     let later = decided(&bed, "later").await?.map_err(anyhow::Error::msg)?;
     assert_eq!(later.digest, fetched.digest, "the same commit gives the same archive");
     assert_eq!(fetches(&host), 3, "{:?}", host.seen());
+    stop.now.cancel();
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_gateways_one_fetches_and_the_other_takes_over() -> Result<()> {
+    let _turn = super::turn::alone().await;
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let root = tempfile::tempdir()?;
+    repository(root.path())?;
+    let bed = Bed::start(Script::new("", [Turn::say("ok")])).await?;
+    let (host, stop) = (GitHost::new(root.path(), AUTHORIZATION), Stop::default());
+    let url = format!("{}/private/shop.git", serve(&bed, &host, &stop).await?);
+    let source = || GitSource { url: url.clone(), reference: "main".into(), sub_path: None };
+    let mut gateways = [("a", bed.gateway("a").await?), ("b", bed.gateway("b").await?)];
+    for name in ["one", "two", "three"] {
+        bed.run_from_git(name, source(), how("git")).await?;
+    }
+    for name in ["one", "two", "three"] {
+        decided(&bed, name).await?.map_err(anyhow::Error::msg)?;
+    }
+    assert_eq!(fetches(&host), 3, "each source once: {:?}", host.seen());
+
+    // Killed in the middle of a fetch.
+    host.hold(true);
+    bed.run_from_git("four", source(), how("git")).await?;
+    let begun = Instant::now();
+    while fetches(&host) < 4 {
+        ensure!(begun.elapsed() < Duration::from_secs(20), "nobody fetches");
+        tokio::time::sleep(Duration::from_millis(20)).await; // what the server has seen can only be polled
+    }
+    let killed = leader(&bed).await?;
+    for (_, gateway) in gateways.iter_mut().filter(|(instance, _)| *instance == killed) {
+        gateway.crash()?;
+    }
+    host.hold(false);
+    decided(&bed, "four").await?.map_err(anyhow::Error::msg)?;
+    ensure!(leader(&bed).await? != killed, "nobody has taken over");
+    assert_eq!(fetches(&host), 5, "once by the one that was killed, once by its successor: {:?}", host.seen());
     stop.now.cancel();
     Ok(())
 }

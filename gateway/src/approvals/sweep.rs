@@ -1,5 +1,6 @@
 //! Writes down what has lain past its time, and what was open when its run ended. Decisions and uses find that out by
-//! themselves; the sweep is for those whom nobody asks about.
+//! themselves; the sweep is for those whom nobody asks about. Several gateways that find the same write it once, since each decides
+//! anew on the live object.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Reservations whose holder no longer answers for them are charged in full: those of an earlier life of this process at
-//! once, others when they are older than any call may be.
+//! once, others when they are older than any call may be. Several gateways that find the same charge it once, since what is not
+//! in status any more is not charged.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Writes the gateway's own events. Those of phase, result and end follow the committed status: as the watch brings it, and
-//! again at start, for what happened while we were away. `end` comes last and closes the log.
+//! again at start, for what happened while we were away. `end` comes last and closes the log. Of several gateways each does so, and
+//! what one has written is written: the same status gives the same keys. (Two that see a run at different moments may write its
+//! phases in another order than they followed each other; each stands there once, and none after the end.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -215,12 +217,18 @@ impl LogRecorder {
     /// A run that was deleted gets no further status; its log ends all the same.
     async fn close_deleted(&self, directory: &RunDirectory) -> Result<(), StoreError> {
         for run in self.stores.events.open_logs().await? {
-            if directory.get(&run.uid).is_none() {
-                let end = NewRecord::new("end", EventType::End, &json!({"phase": "Deleted", "reason": "Deleted"}));
-                match self.stores.events.append(&run, 0, Origin::Gateway, vec![end]).await {
-                    Ok(_) | Err(StoreError::Closed) => {}
-                    Err(error) => return Err(error),
+            match directory.is_gone(&run.namespace, &run.name, &run.uid).await {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, uid = run.uid, "whether a run is gone cannot be told; its log stays open for now");
+                    continue;
                 }
+            }
+            let end = NewRecord::new("end", EventType::End, &json!({"phase": "Deleted", "reason": "Deleted"}));
+            match self.stores.events.append(&run, 0, Origin::Gateway, vec![end]).await {
+                Ok(_) | Err(StoreError::Closed) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

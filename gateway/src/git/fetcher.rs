@@ -1,5 +1,6 @@
-//! Follows the runs and fetches the source of each that waits for a commit. What comes of it is one write to the run's status: the
-//! stored source, or why there is none. A fetch that a crash ended has written nothing, and begins again.
+//! Follows the runs and fetches the source of each that waits for a commit; of several gateways the leader does. What comes of it is
+//! one write to the run's status: the stored source, or why there is none. Whoever writes first counts, so two leaders at once cost a
+//! fetch. One that a crash or the loss of the lease ended has written nothing, and begins again.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,7 +18,9 @@ use tokio::sync::broadcast::error::RecvError;
 use super::export::Exported;
 use super::failure::Failure;
 use super::fetch::{Request, fetch};
+use crate::app::AppState;
 use crate::error::ApiError;
+use crate::leader::Leader;
 use crate::runs::{self, RunDirectory, StatusWriter};
 use crate::store::{Origin, RunRef, StoreError, Stores};
 
@@ -38,6 +41,7 @@ pub struct Fetcher {
     directory: RunDirectory,
     status: StatusWriter,
     stores: Stores,
+    leader: Leader,
     /// For temporary files without names.
     folder: PathBuf,
     places: Arc<Semaphore>,
@@ -47,15 +51,34 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    pub fn new(client: kube::Client, directory: RunDirectory, status: StatusWriter, stores: Stores, folder: PathBuf) -> Self {
-        let places = Arc::new(Semaphore::new(IN_ALL));
-        Fetcher { client, directory, status, stores, folder, places, namespaces: Arc::default(), active: Arc::default() }
+    pub fn new(state: &AppState, leader: Leader, folder: PathBuf) -> Self {
+        Fetcher {
+            client: state.kube.clone(),
+            directory: state.runs.clone(),
+            status: state.status.clone(),
+            stores: state.stores.clone(),
+            leader,
+            folder,
+            places: Arc::new(Semaphore::new(IN_ALL)),
+            namespaces: Arc::default(),
+            active: Arc::default(),
+        }
     }
 
     /// Follow the directory for ever.
     pub async fn run(self) {
-        let mut changes = self.directory.changes();
         self.directory.wait_synced().await;
+        let mut leader = self.leader.clone();
+        while leader.gained().await {
+            tokio::select! {
+                () = self.lead() => return,
+                () = leader.lost() => {}
+            }
+        }
+    }
+
+    async fn lead(&self) {
+        let mut changes = self.directory.changes();
         let mut pending = self.directory.snapshot();
         loop {
             for run in pending.drain(..).filter(|run| waits(run)) {
@@ -81,12 +104,13 @@ impl Fetcher {
             return false;
         }
         let fetcher = self.clone();
+        let mut leader = self.leader.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = fetcher.work(&run) => {}
+                () = fetcher.work(&run) => fetcher.seen(&uid).await,
                 () = fetcher.unwanted(&uid) => {}
+                () = leader.lost() => {}
             }
-            fetcher.seen(&uid).await;
             fetcher.active.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         });
         true

@@ -61,12 +61,22 @@ async fn the_log_of_a_deleted_run_ends() {
     let record = crate::store::NewRecord::new("phase/1/Running", EventType::Phase, &json!({"phase": "Running"}));
     let events = &world.state.stores.events;
     events.append(&gone, 1, crate::store::Origin::Gateway, vec![record]).await.expect("appended");
+    // Another gateway has seen this one; our watch has not brought it yet.
+    let mut unseen = crate::fixtures::run_json();
+    (unseen["metadata"]["name"], unseen["metadata"]["uid"]) = ("unseen".into(), "unseen".into());
+    let path = "/apis/agentrun.dev/v1alpha1/namespaces/team/agentruns/unseen";
+    world.cluster.lock().expect("not poisoned").objects.insert(path.into(), unseen);
+    let run = crate::store::RunRef { uid: "unseen".into(), namespace: "team".into(), name: "unseen".into() };
+    let record = crate::store::NewRecord::new("phase/1/Running", EventType::Phase, &json!({"phase": "Running"}));
+    events.append(&run, 1, crate::store::Origin::Gateway, vec![record]).await.expect("appended");
     let mut grown = events.subscribe("gone");
     let task = tokio::spawn(world.recorder.clone().run(world.state.runs.clone()));
     tokio::time::timeout(Duration::from_secs(20), grown.changed()).await.expect("closed in time").expect("open");
     let state = events.state("gone").await.expect("state").expect("known");
     assert_eq!((state.last, state.closed), (2, true));
-    assert!(!events.state(RUN_UID).await.expect("state").is_some_and(|state| state.closed), "a run that is there goes on");
+    for uid in [RUN_UID, "unseen"] {
+        assert!(!events.state(uid).await.expect("state").is_some_and(|state| state.closed), "{uid} is there and goes on");
+    }
     task.abort();
 }
 

@@ -126,6 +126,19 @@ impl RunDirectory {
         }
     }
 
+    /// Whether a run is gone for good. What the watch does not know is read: another gateway may have seen a run before this one.
+    pub async fn is_gone(&self, namespace: &str, name: &str, uid: &str) -> Result<bool, ApiError> {
+        if self.get(uid).is_some() {
+            return Ok(false);
+        }
+        let api: Api<AgentRun> = Api::namespaced(self.client.clone(), namespace);
+        match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
+            Ok(Ok(run)) => Ok(run.is_none_or(|run| super::uid(&run) != uid)),
+            Ok(Err(error)) => Err(ApiError::api_server(error)),
+            Err(_) => Err(ApiError::api_server("reading an AgentRun took too long")),
+        }
+    }
+
     /// Wait until the watch has brought a run, or until patience is at its end.
     pub async fn wait_for(&self, uid: &str, patience: Duration) {
         let mut changes = self.changes();

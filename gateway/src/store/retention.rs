@@ -1,9 +1,11 @@
-//! Payloads go some days after their run has ended: artifacts first, then events, so that a crash in between is resumed.
+//! Payloads go some days after their run has ended: artifacts first, then events, so that a crash in between is resumed. Of several
+//! gateways the leader does it; two at once find less to do.
 
 use std::time::Duration;
 
 use super::{StoreError, Stores};
 use crate::clock::Clock;
+use crate::leader::Leader;
 
 /// When payloads go.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +19,14 @@ const DAY_MILLIS: i64 = 24 * 60 * 60 * 1000;
 
 impl Retention {
     /// Purge for ever; failures are logged and tried again.
-    pub async fn run(self, stores: Stores, clock: Clock) {
+    pub async fn run(self, stores: Stores, clock: Clock, mut leader: Leader) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            if !leader.gained().await {
+                return;
+            }
             if let Err(error) = self.pass(&stores, &clock).await {
                 tracing::warn!(%error, "purging expired runs failed; it is tried again");
             }

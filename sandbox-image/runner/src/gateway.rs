@@ -85,12 +85,12 @@ impl Transport {
         if certificates.is_empty() {
             return Err("ca.crt: holds no certificate".into());
         }
+        // Its default is to send again what the gateway says it has not looked at, as one that is ending does, and nothing else.
         let client = reqwest::Client::builder()
             .tls_certs_only(certificates)
             .https_only(true)
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
             .connect_timeout(CONNECT_TIMEOUT)
             .resolve_to_addrs(host, &found)
             .build()

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::Fetcher;
 use super::{AUTHORIZATION, KEY, Server, shop};
 use crate::fixtures::{self, RUN_UID};
+use crate::leader::Leader;
 use crate::store::Digest;
 
 fn waiting(server: &Server, path: &str, secret: &str) -> Value {
@@ -34,8 +35,8 @@ async fn a_waiting_run_gets_its_source_or_a_reason() {
         let gateway = fixtures::gateway(&server.api, "gateway-0");
         let state = &gateway.state;
         let folder = tempfile::tempdir().unwrap();
-        let fetcher =
-            Fetcher::new(state.kube.clone(), state.runs.clone(), state.status.clone(), state.stores.clone(), folder.path().to_owned());
+        let (_leads, leader) = tokio::sync::watch::channel(true);
+        let fetcher = Fetcher::new(state, Leader::for_test(leader), folder.path().to_owned());
         // Twice at once is once.
         assert!(fetcher.begin(run.clone().into()));
         assert!(!fetcher.begin(run.clone().into()));
