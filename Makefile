@@ -39,6 +39,7 @@ kills: ## 100 kills of a gateway with fifty streams open, against the provider's
 	AGENTRUN_KILLS=100 cargo test --workspace --test gateway -- --nocapture killed_with_fifty
 
 check: ## The inner loop: format, lints and unit tests, without a node
+	@e2e/s3-server.sh >/dev/null
 	e2e/examples.py
 	docs/check.py
 	cargo fmt --all --check

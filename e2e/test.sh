@@ -49,6 +49,7 @@ setsid nice e2e/cluster/build.sh > $logs/cluster-programs.log 2> >(tee -a $logs/
 step "scripts parse" scripts
 step "format" cargo fmt --all --check
 step "clippy" cargo clippy --workspace --all-targets -- -D warnings
+step "object store of the tests" e2e/s3-server.sh
 say "building the tests"
 cargo test --workspace --no-run   # a failure is counted by the step that runs them
 say "waiting for the cluster's programs"

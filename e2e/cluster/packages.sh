@@ -5,6 +5,7 @@ packages=(
   build-essential ca-certificates git libc6-dev libseccomp-dev pkg-config python3   # compiling
   iproute2 iptables nftables kmod openssl procps util-linux                         # the node
   buildah mmdebstrap                                                                # images
+  postgresql                                                                        # tests of shared stores
 )
 missing=()
 for package in "${packages[@]}"; do

@@ -2,11 +2,11 @@
 //! TokenReview work, Pods are objects whose status the test writes. No controllers run, so nobody makes the `default`
 //! ServiceAccount or finishes the deletion of a namespace; owner references are not collected.
 
+mod binary;
 mod pki;
-mod processes;
 
+pub use binary::binary;
 pub use pki::{Clients, FRONT_PROXY};
-pub use processes::binary;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Config};
 use serde_json::json;
 
-use self::processes::Processes;
+use crate::processes::Processes;
 
 const START: Duration = Duration::from_secs(90);
 
@@ -48,7 +48,7 @@ impl ApiServer {
         for _ in 0..3 {
             match Self::launch().await {
                 Ok(server) => return Ok(server),
-                Err(error) if error.is::<processes::Missing>() => return Err(error),
+                Err(error) if error.is::<binary::Missing>() => return Err(error),
                 Err(error) => last = error,
             }
         }
@@ -78,7 +78,7 @@ impl ApiServer {
         let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let file = |name: &str| folder.join(name).display().to_string();
 
-        let mut processes = Processes::new(&folder)?;
+        let mut processes = Processes::new(&folder, "api-server")?;
         processes.spawn(
             "etcd",
             &etcd,

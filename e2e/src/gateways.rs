@@ -3,6 +3,7 @@
 
 mod aggregated;
 mod process;
+mod shared_stores;
 
 pub use aggregated::Aggregated;
 pub use process::Gateway;
@@ -29,6 +30,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use self::shared_stores::SharedStores;
 use crate::api_server::ApiServer;
 
 const PROVIDER: &str = "scripted";
@@ -48,6 +50,7 @@ pub struct Bed {
     pub ring: KeyRing,
     authority: String,
     data: tempfile::TempDir,
+    shared_stores: Option<SharedStores>,
 }
 
 /// A run as it is after its exchange, with what its runner would hold.
@@ -81,6 +84,7 @@ impl Bed {
             team,
             model,
             authority: authority.clone(),
+            shared_stores: None,
         };
         bed.secret(names::TOKEN_KEYS_SECRET, [("1", master)]).await?;
         bed.secret(names::SERVING_SECRET, [("tls.crt", certificate.into()), ("tls.key", key.into()), ("ca.crt", authority.into())]).await?;
@@ -101,6 +105,13 @@ impl Bed {
         );
         Api::<ModelProvider>::namespaced(bed.client.clone(), &bed.system).create(&PostParams::default(), &provider).await?;
         Ok(bed)
+    }
+
+    /// The same, with gateways that share a database and a bucket.
+    pub async fn start_with_shared_stores(script: Script) -> Result<Bed> {
+        let bed = Bed::start(script).await?;
+        let shared_stores = SharedStores::make(bed.data.path())?;
+        Ok(Bed { shared_stores: Some(shared_stores), ..bed })
     }
 
     async fn secret<const N: usize>(&self, name: &str, data: [(&str, Vec<u8>); N]) -> Result<()> {

@@ -1,4 +1,5 @@
-//! The test beds of AgentRun: a real API server (`api_server`, tier T1) and the real node (`node`, tier T2). See `tests/`.
+//! The test beds of AgentRun: a real API server (`api_server`, tier T1), the real node (`node`, tier T2), and the servers of
+//! shared stores (`store_servers`). See `tests/`.
 
 pub mod api_server;
 pub mod chart;
@@ -6,4 +7,6 @@ pub mod exchange;
 pub mod gateways;
 pub mod node;
 pub mod plugin;
+mod processes;
 pub mod programs;
+pub mod store_servers;

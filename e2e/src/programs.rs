@@ -3,7 +3,13 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+
+/// The folder of what is built or fetched once a machine.
+pub fn cache() -> Result<PathBuf> {
+    let home = || std::env::home_dir().map(|home| home.join(".cache/agentrun"));
+    std::env::var_os("AGENTRUN_CACHE").map(PathBuf::from).or_else(home).context("neither AGENTRUN_CACHE nor a home directory")
+}
 
 /// One of them: in the folder that `AGENTRUN_PROGRAMS` names, else beside this test's own, built if it is not up to date.
 pub fn program(name: &str) -> Result<PathBuf> {

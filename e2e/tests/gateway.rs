@@ -15,6 +15,7 @@ mod gateway {
     mod people;
     mod revocation;
     mod rolling;
+    mod stores;
     mod turn;
     mod wrong_tokens;
 }

@@ -36,7 +36,7 @@ pub struct Config {
     /// Health and metrics. Plain HTTP.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], names::OPERATIONS_PORT)))]
     pub operations_listen: SocketAddr,
-    /// Folder of the embedded event and artifact stores.
+    /// Folder of the embedded stores; with a database, of uploads under way and of notes about the budget.
     #[arg(long, default_value = "/var/lib/agentrun")]
     pub data_dir: PathBuf,
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! What many tests start from: a run in the middle of its life, and a gateway on a fake API server.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use agentrun_crds::budget::{Budget, Limit};
@@ -15,8 +16,9 @@ use crate::app::{AppState, Parts, Recorder, sandbox_router};
 use crate::auth::TokenKeys;
 use crate::budget::RateLimits;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::fake_api::FakeApi;
-use crate::store::{StoreOptions, Stores};
+use crate::store::Stores;
 
 /// Unix seconds of the exchange.
 pub const NOW: i64 = 1_800_000_000;
@@ -117,13 +119,16 @@ pub fn gateway(api: &FakeApi, instance: &str) -> Gateway {
     gateway_with(api, instance, RateLimits::default())
 }
 
+/// Embedded stores as they are by default.
+pub fn stores(folder: &Path, clock: Clock) -> Stores {
+    let config = <Config as clap::Parser>::parse_from(["gateway"]);
+    Stores::embedded(folder, &config.store, clock).unwrap()
+}
+
 /// The same with limits per minute.
 pub fn gateway_with(api: &FakeApi, instance: &str, rate_limits: RateLimits) -> Gateway {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::from_fn(|| (NOW + 10) * 1000);
-    let options = <StoreOptions as clap::FromArgMatches>::from_arg_matches(
-        &<StoreOptions as clap::Args>::augment_args(clap::Command::new("test")).get_matches_from(["test"]),
-    );
     let events = Recorded::default();
     let (_, keys) = TokenKeys::new(ring());
     let state = AppState::assemble(Parts {
@@ -132,7 +137,7 @@ pub fn gateway_with(api: &FakeApi, instance: &str, rate_limits: RateLimits) -> G
         namespace: "agentrun-system".into(),
         instance: instance.into(),
         keys,
-        stores: Stores::embedded(folder.path(), &options.unwrap(), clock).unwrap(),
+        stores: stores(folder.path(), clock),
         recorder: Arc::new(events.clone()),
         max_in_flight_per_run: 64,
         rate_limits,

@@ -69,9 +69,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         secrets = secrets => secrets?,
         () = ending.asked() => return Ok(()),
     };
-    let stores = {
-        let (folder, options, clock) = (config.data_dir.clone(), config.store.clone(), clock.clone());
-        tokio::task::spawn_blocking(move || Stores::embedded(&folder, &options, clock)).await?.context("the stores cannot be opened")?
+    let stores = tokio::select! {
+        stores = Stores::open(&config.data_dir, &config.store, &config.instance, clock.clone()) => stores.context("the stores cannot be opened")?,
+        () = ending.asked() => return Ok(()),
     };
     let recorder = LogRecorder::new(stores.clone());
     let state = AppState::assemble(Parts {

@@ -1,23 +1,51 @@
-//! TLS of the listeners. The certificate comes from a Secret that the operator writes and rotates; handshakes always use the
+//! TLS: whom clients of ours trust, and the listeners. Their certificate comes from a Secret that the operator writes and rotates; handshakes always use the
 //! newest usable one.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use agentrun_crds::names;
 use anyhow::{Context, bail};
+use hyper_rustls::ConfigBuilderExt;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::oneshot;
 
 use crate::followed::follow;
 use crate::serve::HTTP2;
+
+/// The authorities of a PEM file.
+pub fn authorities(pem: &[u8]) -> Result<RootCertStore, &'static str> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|_| "is not PEM")?;
+        roots.add(certificate).map_err(|_| "holds a certificate that is not usable")?;
+    }
+    if roots.is_empty() { Err("holds no certificate") } else { Ok(roots) }
+}
+
+/// A client that trusts these authorities.
+pub fn trusting(roots: RootCertStore) -> ClientConfig {
+    ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
+}
+
+/// A client that trusts the authorities of this file.
+pub fn trusting_file(path: &Path) -> Result<ClientConfig, String> {
+    let pem = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    authorities(&pem).map(trusting).map_err(|why| format!("{} {why}", path.display()))
+}
+
+/// A client that trusts the authorities of this machine.
+pub fn trusting_machine() -> std::io::Result<ClientConfig> {
+    Ok(ClientConfig::builder().with_native_roots()?.with_no_client_auth())
+}
 
 /// The certificate in use.
 #[derive(Debug)]

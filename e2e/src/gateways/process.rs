@@ -43,7 +43,8 @@ impl Bed {
         let log = logs.join(format!("{}-{}-{instance}.log", std::process::id(), self.system));
         let output = std::fs::File::options().create(true).append(true).open(&log)?;
         // The process ends with the thread of its test, whatever happens to us.
-        let child = Command::new("setpriv")
+        let mut command = Command::new("setpriv");
+        command
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program("agentrun-gateway")?)
             .arg(format!("--namespace={}", self.system))
@@ -59,9 +60,11 @@ impl Bed {
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("starting a gateway with setpriv (util-linux)")?;
+            .stderr(output);
+        if let Some(stores) = &self.shared_stores {
+            stores.give_to(&mut command);
+        }
+        let child = command.spawn().context("starting a gateway with setpriv (util-linux)")?;
         let name = self.host();
         let http = self.client_through(sandbox)?;
         let url = format!("https://{name}:{}", sandbox.port());

@@ -249,19 +249,19 @@ async fn restored() -> Result<()> {
 }
 
 /// The answer's status, its body read to the end.
-async fn ask(bed: &Bed, gateway: &Gateway, run: &LiveRun, number: usize) -> Result<u16> {
+pub(super) async fn ask(bed: &Bed, gateway: &Gateway, run: &LiveRun, number: usize) -> Result<u16> {
     let answer = gateway.chat(&bed.token(run, Audience::Model), &request_body(MODEL, &format!("call {number}"), false)).await?;
     let status = answer.status().as_u16();
     answer.bytes().await?;
     Ok(status)
 }
 
-async fn budget(bed: &Bed, name: &str) -> Result<Budget> {
+pub(super) async fn budget(bed: &Bed, name: &str) -> Result<Budget> {
     bed.get(name).await?.status.and_then(|status| status.budget).context("a budget")
 }
 
 /// The budget once nobody holds anything.
-async fn settled(bed: &Bed, name: &str) -> Result<Budget> {
+pub(super) async fn settled(bed: &Bed, name: &str) -> Result<Budget> {
     let runs: Api<AgentRun> = Api::namespaced(bed.client.clone(), &bed.team);
     let empty = |run: &AgentRun| run.status.as_ref().and_then(|status| status.budget.as_ref()).is_some_and(|b| b.reservations.is_empty());
     let run = until(&runs, name, Within::Medium, "nothing is reserved", empty).await?;

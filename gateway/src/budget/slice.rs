@@ -65,6 +65,8 @@ pub struct View {
     roomy: bool,
     /// What was spent at our last write; it cannot be less.
     known: Spent,
+    /// The same at the last write of any process.
+    shared: Spent,
 }
 
 /// What this process has of one run's budget.
@@ -277,6 +279,11 @@ impl View {
         self.slice.as_ref().map(|slice| self.total.since(slice.base)).unwrap_or_default()
     }
 
+    /// Take up what any process has written as spent: an older state of the cluster may not show it.
+    pub fn share(&mut self, spent: Spent) {
+        self.shared = spent;
+    }
+
     /// Slices that may be in status whatever becomes of the next write.
     pub fn doubtful(&self) -> Vec<Slice> {
         self.doubtful.clone()
@@ -295,7 +302,7 @@ impl View {
             let used = self.total.since(slice.base);
             add(&mut known, used.amount.saturating_add(self.held), used.attempts.saturating_add(self.held.requests));
         }
-        let restored = raise(budget, known);
+        let restored = raise(budget, most(known, self.shared));
         let mut kept = held;
         let mut used = Tally::default();
         if let Some(current) = &current {

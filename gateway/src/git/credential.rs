@@ -6,15 +6,13 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
-use hyper_rustls::ConfigBuilderExt;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
 use super::failure::Failure;
+use crate::tls;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -69,7 +67,9 @@ pub(super) async fn read(client: &Client, namespace: &str, secret: Option<&str>)
         None => None,
     };
     let tls = match data.get("ca.crt") {
-        Some(pem) => trusting(&pem.0).map_err(|why| unusable(&format!("has a ca.crt that {why}")))?,
+        Some(pem) => tls::authorities(&pem.0)
+            .map(|roots| http1(tls::trusting(roots)))
+            .map_err(|why| unusable(&format!("has a ca.crt that {why}")))?,
         None if header.is_none() => return Err(unusable("has neither password nor bearerToken nor ca.crt")),
         None => public()?,
     };
@@ -78,23 +78,8 @@ pub(super) async fn read(client: &Client, namespace: &str, secret: Option<&str>)
 
 /// The authorities of this machine's image.
 fn public() -> Result<Arc<ClientConfig>, Failure> {
-    match ClientConfig::builder().with_native_roots() {
-        Ok(config) => Ok(http1(config.with_no_client_auth())),
-        // Where there are none, plain HTTP still works; TLS then trusts nobody.
-        Err(_) => Ok(http1(ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth())),
-    }
-}
-
-fn trusting(pem: &[u8]) -> Result<Arc<ClientConfig>, &'static str> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|_| "is not PEM")?;
-        roots.add(certificate).map_err(|_| "holds a certificate that is not usable")?;
-    }
-    if roots.is_empty() {
-        return Err("holds no certificate");
-    }
-    Ok(http1(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
+    // Where there are none, plain HTTP still works; TLS then trusts nobody.
+    Ok(http1(tls::trusting_machine().unwrap_or_else(|_| tls::trusting(RootCertStore::empty()))))
 }
 
 fn http1(mut config: ClientConfig) -> Arc<ClientConfig> {

@@ -27,7 +27,6 @@ use crate::auth::TokenKeys;
 use crate::clock::Clock;
 use crate::events::LogRecorder;
 use crate::fixtures;
-use crate::store::{StoreOptions, Stores};
 
 pub const OTHER_UID: &str = "33333333-3333-4333-8333-333333333333";
 /// Alice and Bob may read, change and decide in namespace `team`, Carol may read; `mallory` is known, but may not.
@@ -175,8 +174,7 @@ impl World {
             let now = now.clone();
             move || now.load(Ordering::SeqCst) * 1000
         });
-        let options = StoreOptions { retention_days: 30, database_max_bytes: 1 << 30, namespace_blob_max_bytes: 1 << 30 };
-        let stores = Stores::embedded(folder.path(), &options, clock.clone()).expect("stores");
+        let stores = fixtures::stores(folder.path(), clock.clone());
         let recorder = LogRecorder::new(stores.clone());
         let state = AppState::assemble(Parts {
             clock,

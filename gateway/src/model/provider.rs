@@ -15,13 +15,12 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpStream;
 use tower::Service;
 
 use super::breaker::Breaker;
 use super::operation::Operation;
+use crate::tls;
 
 /// The HTTP client of one provider.
 pub type UpstreamClient = Client<TimedConnector, Full<Bytes>>;
@@ -169,10 +168,13 @@ fn connector(spec: &ModelProviderSpec, connect: Duration) -> Result<HttpsConnect
     http.set_connect_timeout(Some(connect));
     http.set_keepalive(Some(Duration::from_secs(30)));
     let builder = match &spec.ca_bundle {
-        Some(bundle) => HttpsConnectorBuilder::new().with_tls_config(trusting(bundle)?),
+        Some(bundle) => {
+            let bad = |why| ProviderError { field: "caBundle", message: format!("it {why}") };
+            HttpsConnectorBuilder::new().with_tls_config(tls::authorities(bundle.as_bytes()).map(tls::trusting).map_err(bad)?)
+        }
         None if spec.plain_http == PlainHttp::Allowed && spec.url.starts_with("http://") => {
             // No TLS will happen; a machine without public certificates must not matter.
-            HttpsConnectorBuilder::new().with_tls_config(client_config(rustls::RootCertStore::empty()))
+            HttpsConnectorBuilder::new().with_tls_config(tls::trusting(rustls::RootCertStore::empty()))
         }
         None => HttpsConnectorBuilder::new()
             .with_native_roots()
@@ -180,20 +182,6 @@ fn connector(spec: &ModelProviderSpec, connect: Duration) -> Result<HttpsConnect
     };
     let builder = if spec.plain_http == PlainHttp::Allowed { builder.https_or_http() } else { builder.https_only() };
     Ok(builder.enable_http1().enable_http2().wrap_connector(http))
-}
-
-fn trusting(bundle: &str) -> Result<rustls::ClientConfig, ProviderError> {
-    let bad = |message: String| ProviderError { field: "caBundle", message };
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
-        let certificate = certificate.map_err(|error| bad(format!("it is not PEM: {error}")))?;
-        roots.add(certificate).map_err(|error| bad(format!("a certificate is not usable: {error}")))?;
-    }
-    if roots.is_empty() { Err(bad("it holds no certificate".into())) } else { Ok(client_config(roots)) }
-}
-
-fn client_config(roots: rustls::RootCertStore) -> rustls::ClientConfig {
-    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
 /// Bounds name resolution, TCP and TLS together: one stalled handshake must not hold a call.

@@ -8,7 +8,7 @@ use super::Answer;
 /// What is known of one run's budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The run's `spent` as it was last written by us. It cannot be less.
+    /// The run's `spent` as it was last written. It cannot be less.
     pub spent: Spent,
     /// What we hold beyond it.
     pub slice: Option<TakenSlice>,
@@ -31,7 +31,10 @@ pub trait BudgetLedger: Send + Sync + 'static {
     /// Note what calls have taken of a slice at most. Cheap; survives the process but need not survive the machine.
     fn note(&self, run_uid: &str, slice: &str, used: Amount, attempts: i64);
 
-    /// Everything that is known, by run UID.
+    /// What of a run's budget was spent, as any gateway has last written it: it cannot be less.
+    fn spent(&self, run_uid: &str) -> Answer<'_, Spent>;
+
+    /// Everything that is known, by run UID, with the slices of this gateway only.
     fn taken(&self) -> Answer<'_, Vec<(String, Taken)>>;
 
     /// Drop what is known of a run.

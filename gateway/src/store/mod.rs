@@ -2,16 +2,26 @@
 //! handlers, tokens or Kubernetes; the suites in `suite` hold for every back end.
 
 mod artifacts;
+mod batch;
+mod budget_notes;
 mod digest;
 pub mod embedded;
 mod error;
 mod events;
+mod folder_lock;
 mod gates;
 mod ledger;
+mod options;
+pub mod postgres;
+mod quotas;
 mod refusal;
 mod retention;
+pub mod s3;
+mod spool;
 #[cfg(test)]
 mod suite;
+mod waiting;
+mod wakes;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +32,8 @@ pub use error::StoreError;
 pub use events::{EventStore, LogState, NewRecord, Page, PageLimit, Record};
 pub use gates::{Gate, GateGuard, Gates};
 pub use ledger::{BudgetLedger, Taken, TakenSlice};
+pub use options::StoreOptions;
+pub use quotas::Quotas;
 pub use retention::Retention;
 
 use crate::clock::Clock;
@@ -53,55 +65,6 @@ pub enum Origin {
     Person = 2,
 }
 
-/// What one run, and one namespace, may store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quotas {
-    /// Events that a sandbox may append to one run's log; `output` events stop at three quarters of it.
-    pub sandbox_events: i64,
-    /// Bytes of their `data`.
-    pub sandbox_bytes: i64,
-    /// The gateway's own `model_call` and `budget` events; phases, approvals, result and end are never dropped.
-    pub gateway_events: i64,
-    pub gateway_bytes: i64,
-    /// Blobs of one run.
-    pub run_blobs: i64,
-    pub run_blob_bytes: i64,
-    /// Named artifacts of one run.
-    pub run_artifacts: i64,
-    /// Blob bytes of all runs of a namespace, each run's counted in full.
-    pub namespace_blob_bytes: i64,
-}
-
-impl Default for Quotas {
-    fn default() -> Self {
-        const MIB: i64 = 1024 * 1024;
-        Quotas {
-            sandbox_events: 20_000,
-            sandbox_bytes: 32 * MIB,
-            gateway_events: 20_000,
-            gateway_bytes: 8 * MIB,
-            run_blobs: 4096,
-            run_blob_bytes: 64 * MIB,
-            run_artifacts: 256,
-            namespace_blob_bytes: 4096 * MIB,
-        }
-    }
-}
-
-/// Command-line options of the embedded stores.
-#[derive(clap::Args, Clone, Debug)]
-pub struct StoreOptions {
-    /// Delete events and artifacts of a run so many days after it ended; the log then reads as a gap and its last event.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3650))]
-    pub retention_days: u32,
-    /// Most bytes of the embedded database; appends answer 507 beyond it.
-    #[arg(long, default_value_t = 64 << 30, value_parser = clap::value_parser!(u64).range(1 << 20..))]
-    pub database_max_bytes: u64,
-    /// Most bytes of blobs of one namespace.
-    #[arg(long, default_value_t = 4 << 30, value_parser = clap::value_parser!(i64).range(1 << 20..))]
-    pub namespace_blob_max_bytes: i64,
-}
-
 /// The stores of this gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Stores {
@@ -113,11 +76,30 @@ pub struct Stores {
 }
 
 impl Stores {
+    /// The stores that the options name, for the gateway of this name. Waits for a database and a bucket that are not there yet.
+    pub async fn open(folder: &Path, options: &StoreOptions, instance: &str, clock: Clock) -> Result<Self, StoreError> {
+        match options.place()? {
+            options::Place::Embedded => {
+                let (folder, options) = (folder.to_owned(), options.clone());
+                let opened = tokio::task::spawn_blocking(move || Stores::embedded(&folder, &options, clock)).await;
+                opened.map_err(|error| StoreError::Failed(error.to_string()))?
+            }
+            options::Place::Shared(url_file) => {
+                let bucket = s3::Bucket::open(&options.objects, s3::credentials()?).await?;
+                let database = (url_file, &options.database);
+                Ok(Self::of(postgres::Postgres::open(folder, database, bucket, options.quotas(), instance, clock).await?))
+            }
+        }
+    }
+
     /// The embedded stores in `folder`, which no other process may use. Blocking; run it before serving.
     pub fn embedded(folder: &Path, options: &StoreOptions, clock: Clock) -> Result<Self, StoreError> {
-        let quotas = Quotas { namespace_blob_bytes: options.namespace_blob_max_bytes, ..Quotas::default() };
         let limits = embedded::Limits { database_max_bytes: Some(options.database_max_bytes), ..embedded::Limits::default() };
-        let store = Arc::new(embedded::Embedded::open(folder, quotas, limits, clock)?);
-        Ok(Stores { events: store.clone(), artifacts: store.clone(), ledger: store, gates: Gates::default() })
+        Ok(Self::of(embedded::Embedded::open(folder, options.quotas(), limits, clock)?))
+    }
+
+    fn of<S: EventStore + ArtifactStore + BudgetLedger>(store: S) -> Self {
+        let store = Arc::new(store);
+        Stores { events: store.clone(), artifacts: store.clone(), ledger: store, gates: Gates::default() }
     }
 }

@@ -1,21 +1,24 @@
-//! What every back end must do, one test a promise. A back end runs them with `event_store!(make)` and
-//! `artifact_store!(make)`, where `make` opens an empty store with the given quotas.
+//! What every back end must do, one test a promise. A back end runs them with `event_store!(make)`,
+//! `artifact_store!(make)` and `budget_ledger!(make)`, where `make` opens an empty store with the given quotas.
 
 mod artifact_cases;
 mod event_cases;
+mod ledger_cases;
 
 pub(super) use artifact_cases::*;
 pub(super) use event_cases::*;
+pub(super) use ledger_cases::*;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{ArtifactStore, EventStore, RunRef};
+use super::{ArtifactStore, BudgetLedger, EventStore, RunRef};
 
 /// A store under test, and what must live as long.
 pub(super) struct Subject {
     pub events: Arc<dyn EventStore>,
     pub artifacts: Arc<dyn ArtifactStore>,
+    pub ledger: Arc<dyn BudgetLedger>,
     pub _keep: Box<dyn Any + Send>,
 }
 
@@ -57,6 +60,15 @@ macro_rules! artifact_store {
     };
 }
 
+macro_rules! budget_ledger {
+    ($make:ident) => {
+        $crate::store::suite::cases! { $make
+            what_is_taken_replaces_what_was_until_it_is_forgotten
+            notes_are_of_their_slice
+        }
+    };
+}
+
 macro_rules! cases {
     ($make:ident $($name:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread")]
@@ -66,4 +78,4 @@ macro_rules! cases {
     )*};
 }
 
-pub(super) use {artifact_store, cases, event_store};
+pub(super) use {artifact_store, budget_ledger, cases, event_store};

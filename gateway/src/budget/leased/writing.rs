@@ -48,7 +48,16 @@ impl LeasedLedger {
                 self.0.rested.notify_waiters();
                 return;
             };
-            let Job { run, view, ops, grow } = job;
+            let Job { run, mut view, ops, grow } = job;
+            match self.0.store.spent(&uid).await {
+                Ok(spent) => view.share(spent),
+                Err(error) => {
+                    tracing::error!(%error, "the budget's ledger could not be read; nothing is granted");
+                    self.failed(&uid, ops, view.doubtful(), &error.into());
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
             let now = self.0.clock.unix_seconds();
             let mut doubtful = view.doubtful();
             let patient = ops.iter().any(|op| op.until().is_some_and(|until| Instant::now() < until));

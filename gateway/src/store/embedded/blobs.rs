@@ -10,7 +10,8 @@ use tokio_util::io::ReaderStream;
 
 use super::Embedded;
 use super::upload::FileUpload;
-use crate::store::{Answer, Artifact, ArtifactStore, Blob, Digest, Origin, RunRef, StoreError, Totals, Upload};
+use crate::store::spool::Spool;
+use crate::store::{Answer, Artifact, ArtifactStore, Blob, Digest, Origin, Quotas, RunRef, StoreError, Totals, Upload};
 
 /// `<folder>/sha256/ab/<hex>` and `<folder>/tmp/<n>`.
 pub(super) struct Folder {
@@ -49,23 +50,19 @@ impl ArtifactStore for Embedded {
     fn begin(&self, run: &RunRef, origin: Origin, expected: Digest, most: i64) -> Answer<'_, Box<dyn Upload>> {
         let (run, quotas) = (run.clone(), self.quotas);
         Box::pin(async move {
-            if origin == Origin::Sandbox {
-                // A first look, so that a run over its quota does not even fill the temporary folder.
-                let uid = run.uid.clone();
-                let used = self.readers.read(move |connection| totals(connection, &uid)).await?;
-                if used.bytes >= quotas.run_blob_bytes {
-                    return Err(StoreError::Quota { what: "the bytes of a run's blobs", most: quotas.run_blob_bytes });
-                }
-            }
-            let upload = FileUpload::create(self.blobs.clone(), self.writer.clone(), quotas, run, origin, expected, most).await?;
+            let uid = run.uid.clone();
+            let used = self.readers.read(move |connection| totals(connection, &uid)).await?;
+            quotas.begin_blob(origin, used.bytes)?;
+            let spool = Spool::create(self.blobs.temporary(), expected, most).await?;
+            let upload = FileUpload { spool, run, origin, quotas, folder: self.blobs.clone(), writer: self.writer.clone() };
             Ok(Box::new(upload) as Box<dyn Upload>)
         })
     }
 
     fn name(&self, run: &RunRef, origin: Origin, name: &str, digest: Digest) -> Answer<'_, ()> {
-        let (run, name, most) = (run.clone(), name.to_owned(), self.quotas.run_artifacts);
+        let (run, name, quotas) = (run.clone(), name.to_owned(), self.quotas);
         Box::pin(async move {
-            let work = move |connection: &Connection| set_name(connection, &run, origin, &name, digest, most);
+            let work = move |connection: &Connection| set_name(connection, &run, origin, &name, digest, &quotas);
             self.writer.transact(work, |()| ()).await
         })
     }
@@ -156,7 +153,7 @@ fn totals(connection: &Connection, uid: &str) -> Result<Totals, StoreError> {
     Ok(totals.unwrap_or_default())
 }
 
-fn set_name(connection: &Connection, run: &RunRef, origin: Origin, name: &str, digest: Digest, most: i64) -> Result<(), StoreError> {
+fn set_name(connection: &Connection, run: &RunRef, origin: Origin, name: &str, digest: Digest, quotas: &Quotas) -> Result<(), StoreError> {
     let id = super::run_row(connection, run)?;
     if size(connection, &run.uid, digest)?.is_none() {
         return Err(StoreError::NoBlob(digest));
@@ -172,9 +169,7 @@ fn set_name(connection: &Connection, run: &RunRef, origin: Origin, name: &str, d
         None => {}
     }
     let count: i64 = connection.prepare_cached("SELECT count(*) FROM artifacts WHERE run = ?1")?.query_row([id], |row| row.get(0))?;
-    if origin == Origin::Sandbox && count >= most {
-        return Err(StoreError::Quota { what: "the named artifacts of a run", most });
-    }
+    quotas.name(origin, count)?;
     connection.prepare_cached("INSERT INTO artifacts (run, name, digest) VALUES (?1, ?2, ?3)")?.execute(params![id, name, text])?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The budget ledger on SQLite, with its notes in a file beside it.
 
 use agentrun_crds::budget::{Amount, Spent};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::Embedded;
 use crate::store::ledger::{BudgetLedger, Taken, TakenSlice};
@@ -34,6 +34,16 @@ impl BudgetLedger for Embedded {
         self.notes.write(run_uid, slice, used, attempts);
     }
 
+    fn spent(&self, run_uid: &str) -> Answer<'_, Spent> {
+        let uid = run_uid.to_owned();
+        Box::pin(self.readers.read(move |connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT requests, upstream_attempts, input_tokens, output_tokens, cost_micros FROM budget_ledger WHERE uid = ?1",
+            )?;
+            Ok(select.query_row([uid], |row| spent(row, 0)).optional()?.unwrap_or_default())
+        }))
+    }
+
     fn taken(&self) -> Answer<'_, Vec<(String, Taken)>> {
         let notes = self.notes.found();
         Box::pin(self.readers.read(move |connection| {
@@ -42,13 +52,7 @@ impl BudgetLedger for Embedded {
                  slice, slice_requests, slice_input_tokens, slice_output_tokens, slice_cost_micros FROM budget_ledger",
             )?;
             let row = |row: &rusqlite::Row<'_>| {
-                let spent = Spent {
-                    requests: row.get(1)?,
-                    upstream_attempts: row.get(2)?,
-                    input_tokens: row.get(3)?,
-                    output_tokens: row.get(4)?,
-                    cost_micros: row.get(5)?,
-                };
+                let spent = spent(row, 1)?;
                 let id: String = row.get(6)?;
                 let amount =
                     Amount { requests: row.get(7)?, input_tokens: row.get(8)?, output_tokens: row.get(9)?, cost_micros: row.get(10)? };
@@ -68,6 +72,17 @@ impl BudgetLedger for Embedded {
         };
         Box::pin(self.writer.transact(delete, |()| ()))
     }
+}
+
+/// Five columns, from this one.
+fn spent(row: &rusqlite::Row<'_>, from: usize) -> rusqlite::Result<Spent> {
+    Ok(Spent {
+        requests: row.get(from)?,
+        upstream_attempts: row.get(from + 1)?,
+        input_tokens: row.get(from + 2)?,
+        output_tokens: row.get(from + 3)?,
+        cost_micros: row.get(from + 4)?,
+    })
 }
 
 fn put(connection: &Connection, uid: &str, taken: &Taken) -> Result<(), StoreError> {
@@ -121,7 +136,10 @@ mod tests {
         store.forget("d").await.expect("forgotten");
         drop(store);
 
-        let mut taken = open(folder.path()).taken().await.expect("read");
+        let store = open(folder.path());
+        assert_eq!(store.spent("b").await, Ok(spent));
+        assert_eq!(store.spent("d").await, Ok(Spent::default()), "forgotten");
+        let mut taken = store.taken().await.expect("read");
         taken.sort_by(|a, b| a.0.cmp(&b.0));
         let second = TakenSlice { used: Some((amount(3), 4)), ..slice("second") };
         let expected = [("a", Some(second)), ("b", Some(slice("unnoted"))), ("c", None)];

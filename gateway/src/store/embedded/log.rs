@@ -1,11 +1,10 @@
 //! The event store on SQLite.
 
-use agentrun_protocol::event::EventType;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::watch;
 
 use super::Embedded;
-use crate::store::{Answer, EventStore, LogState, NewRecord, Origin, Page, PageLimit, Record, RunRef, StoreError};
+use crate::store::{Answer, EventStore, LogState, NewRecord, Origin, Page, PageLimit, Record, RunRef, StoreError, batch};
 
 impl EventStore for Embedded {
     fn append(&self, run: &RunRef, attempt: i64, origin: Origin, records: Vec<NewRecord>) -> Answer<'_, Vec<i64>> {
@@ -99,9 +98,7 @@ fn read(connection: &Connection, uid: &str, after: i64, limit: PageLimit) -> Res
     let mut bytes = 0;
     while let Some(row) = rows.next()? {
         let kind: String = row.get(2)?;
-        let kind: EventType =
-            serde_json::from_value(kind.clone().into()).map_err(|_| StoreError::Failed(format!("unknown event type {kind:?}")))?;
-        let record = Record { seq: row.get(0)?, time: row.get(1)?, kind, data: row.get(3)? };
+        let record = Record { seq: row.get(0)?, time: row.get(1)?, kind: batch::kind(&kind)?, data: row.get(3)? };
         bytes += record.data.len();
         page.records.push(record);
         if bytes >= limit.bytes {

@@ -4,12 +4,9 @@
 mod append;
 mod blobs;
 mod ledger;
-mod lock;
 mod log;
-mod notes;
 mod readers;
 mod upload;
-mod wakes;
 mod writer;
 
 #[cfg(test)]
@@ -18,7 +15,7 @@ mod crash;
 mod faults;
 #[cfg(test)]
 mod tests {
-    //! The suites of both traits, on this back end.
+    //! The suites of all traits, on this back end.
 
     use super::super::suite::{self, Subject};
     use super::*;
@@ -27,11 +24,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let clock = Clock::from_fn(|| 1_000);
         let store = Arc::new(Embedded::open(folder.path(), quotas, Limits::default(), clock).expect("store"));
-        Subject { events: store.clone(), artifacts: store, _keep: Box::new(folder) }
+        Subject { events: store.clone(), artifacts: store.clone(), ledger: store, _keep: Box::new(folder) }
     }
 
     suite::event_store!(subject);
     suite::artifact_store!(subject);
+    suite::budget_ledger!(subject);
 }
 
 use std::path::{Path, PathBuf};
@@ -40,10 +38,12 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use super::budget_notes::BudgetNotes;
+use super::folder_lock::FolderLock;
+use super::wakes::Wakes;
 use super::{Quotas, StoreError};
 use crate::clock::Clock;
 use readers::Readers;
-use wakes::Wakes;
 use writer::Writer;
 
 /// How much the embedded stores take of the machine.
@@ -72,16 +72,16 @@ pub struct Embedded {
     quotas: Quotas,
     clock: Clock,
     blobs: Arc<blobs::Folder>,
-    notes: notes::Notes,
+    notes: BudgetNotes,
     /// Held for as long as the store is open: no two processes write the same folder.
-    _lock: lock::FolderLock,
+    _lock: FolderLock,
 }
 
 impl Embedded {
     /// Open or create. Blocking. A damaged or newer database is refused, never replaced.
     pub fn open(folder: &Path, quotas: Quotas, limits: Limits, clock: Clock) -> Result<Self, StoreError> {
         std::fs::create_dir_all(folder)?;
-        let lock = lock::FolderLock::take(folder)?;
+        let lock = FolderLock::take(folder)?;
         let database = folder.join("agentrun.db");
         let connection = connect(&database, limits.patience)?;
         migrate(&connection)?;
@@ -93,7 +93,7 @@ impl Embedded {
         // The first reader shows at once whether the file can be read.
         let readers = Readers::open(&database, limits.readers, limits.patience)?;
         let blobs = Arc::new(blobs::Folder::open(folder.join("blobs"))?);
-        let notes = notes::Notes::open(&folder.join("budget-notes"));
+        let notes = BudgetNotes::open(&folder.join("budget-notes"));
         let writer = Writer::start(connection, limits.queue, limits.patience)?;
         Ok(Embedded { writer, readers, wakes: Wakes::default(), quotas, clock, blobs, notes, _lock: lock })
     }

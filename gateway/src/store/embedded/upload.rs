@@ -1,93 +1,51 @@
-//! One upload: bytes go to a temporary file, are hashed on the way, and become a blob in one step when all is right.
+//! One upload: a verified content becomes a blob in one step.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use rusqlite::{Connection, OptionalExtension, params};
-use tokio::fs::File;
-use tokio::io::AsyncWriteExt;
 
 use super::blobs::Folder;
 use super::writer::Writer;
-use crate::store::{Digest, Hasher, Origin, Quotas, RunRef, StoreError, Upload};
-
-/// A file that goes when this is dropped, unless it has been renamed.
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use crate::store::spool::Spool;
+use crate::store::{Digest, Origin, Quotas, RunRef, StoreError, Upload};
 
 pub(super) struct FileUpload {
-    file: File,
-    temporary: Temporary,
-    hasher: Hasher,
-    bytes: i64,
-    most: i64,
-    expected: Digest,
-    run: RunRef,
-    origin: Origin,
-    quotas: Quotas,
-    folder: Arc<Folder>,
-    writer: Writer,
-}
-
-impl FileUpload {
-    pub(super) async fn create(
-        folder: Arc<Folder>,
-        writer: Writer,
-        quotas: Quotas,
-        run: RunRef,
-        origin: Origin,
-        expected: Digest,
-        most: i64,
-    ) -> Result<Self, StoreError> {
-        let temporary = Temporary(folder.temporary());
-        let file = File::options().write(true).create_new(true).open(&temporary.0).await?;
-        Ok(FileUpload { file, temporary, hasher: Hasher::default(), bytes: 0, most, expected, run, origin, quotas, folder, writer })
-    }
+    pub spool: Spool,
+    pub run: RunRef,
+    pub origin: Origin,
+    pub quotas: Quotas,
+    pub folder: Arc<Folder>,
+    pub writer: Writer,
 }
 
 impl Upload for FileUpload {
     fn write(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move {
-            self.bytes = self.bytes.saturating_add(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
-            if self.bytes > self.most {
-                return Err(StoreError::BlobTooLarge { most: self.most });
-            }
-            self.hasher.update(&bytes);
-            Ok(self.file.write_all(&bytes).await?)
-        })
+        Box::pin(self.spool.write(bytes))
     }
 
-    fn finish(mut self: Box<Self>) -> BoxFuture<'static, Result<i64, StoreError>> {
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<i64, StoreError>> {
         Box::pin(async move {
-            let actual = std::mem::take(&mut self.hasher).finish();
-            if actual != self.expected {
-                return Err(StoreError::DigestMismatch { expected: self.expected, actual });
-            }
-            self.file.flush().await?;
-            self.file.sync_all().await?;
-            let (from, to) = (self.temporary.0.clone(), self.folder.path(&actual));
-            let (run, origin, quotas, bytes) = (self.run.clone(), self.origin, self.quotas, self.bytes);
+            let FileUpload { spool, run, origin, quotas, folder, writer } = *self;
+            let spooled = spool.verify().await?;
+            spooled.file.sync_all().await?;
+            let (digest, bytes) = (spooled.digest, spooled.bytes);
+            let (from, to) = (spooled.path().to_owned(), folder.path(&digest));
             let work = move |connection: &Connection| {
-                refer(connection, &run, origin, &quotas, actual, bytes)?;
+                refer(connection, &run, origin, &quotas, digest, bytes)?;
                 match std::fs::rename(&from, &to) {
                     // A batch that is tried again finds the file in place.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound && to.exists() => Ok(()),
                     other => Ok(other?),
                 }
             };
-            self.writer.transact(work, |()| ()).await?;
+            writer.transact(work, |()| ()).await?;
             // Only now is it acknowledged; a crash before leaves at most a reference that a repeated upload makes good.
-            let shard = self.folder.shard(&actual);
+            let shard = folder.shard(&digest);
             let synced = tokio::task::spawn_blocking(move || std::fs::File::open(shard)?.sync_all()).await;
             synced.map_err(|error| StoreError::Failed(error.to_string()))??;
-            Ok(self.bytes)
+            Ok(bytes)
         })
     }
 }
@@ -104,22 +62,10 @@ fn refer(connection: &Connection, run: &RunRef, origin: Origin, quotas: &Quotas,
     let (blobs, total): (i64, i64) = connection
         .prepare_cached("UPDATE runs SET blobs = blobs + 1, blob_bytes = blob_bytes + ?2 WHERE id = ?1 RETURNING blobs, blob_bytes")?
         .query_row([id, bytes], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if origin == Origin::Gateway {
-        return Ok(());
-    }
     let namespace: Option<i64> = connection
         .prepare_cached("SELECT sum(blob_bytes) FROM runs WHERE namespace = ?1 AND blob_bytes > 0")?
         .query_row([&run.namespace], |row| row.get(0))
         .optional()?
         .flatten();
-    for (what, value, most, of_run) in [
-        ("the blobs of a run", blobs, quotas.run_blobs, true),
-        ("the bytes of a run's blobs", total, quotas.run_blob_bytes, true),
-        ("the bytes of a namespace's blobs", namespace.unwrap_or_default(), quotas.namespace_blob_bytes, false),
-    ] {
-        if value > most && !(of_run && origin == Origin::Person) {
-            return Err(StoreError::Quota { what, most });
-        }
-    }
-    Ok(())
+    quotas.keep_blob(origin, blobs, total, namespace.unwrap_or_default())
 }

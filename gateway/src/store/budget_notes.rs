@@ -13,7 +13,7 @@ use agentrun_crds::budget::Amount;
 const RECORD: usize = 120;
 const TEXT: usize = 36;
 
-pub(super) struct Notes {
+pub struct BudgetNotes {
     /// `None`: notes cannot be kept here, and a slice that is lost counts as spent.
     file: Option<File>,
     boot: [u8; TEXT],
@@ -21,9 +21,9 @@ pub(super) struct Notes {
     found: HashMap<String, (Amount, i64)>,
 }
 
-impl Notes {
+impl BudgetNotes {
     /// Read what an earlier process has left, and begin anew.
-    pub(super) fn open(path: &Path) -> Self {
+    pub fn open(path: &Path) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().and_then(|id| text(id.trim()));
         let left = std::fs::read(path).unwrap_or_default();
         let file = File::options().create(true).write(true).truncate(true).open(path);
@@ -35,16 +35,16 @@ impl Notes {
             }
         };
         let found = left.chunks_exact(RECORD).filter_map(|record| parse(record, &boot)).collect();
-        Notes { file, boot, places: Mutex::default(), found }
+        BudgetNotes { file, boot, places: Mutex::default(), found }
     }
 
     /// What the earlier process had noted, by slice.
-    pub(super) fn found(&self) -> HashMap<String, (Amount, i64)> {
+    pub fn found(&self) -> HashMap<String, (Amount, i64)> {
         self.found.clone()
     }
 
     /// Note it; one place a run.
-    pub(super) fn write(&self, run_uid: &str, slice: &str, used: Amount, attempts: i64) {
+    pub fn write(&self, run_uid: &str, slice: &str, used: Amount, attempts: i64) {
         let (Some(file), Some(slice)) = (&self.file, text(slice)) else { return };
         let mut record = [0; RECORD];
         record[..TEXT].copy_from_slice(&self.boot);
@@ -99,7 +99,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("notes");
         let used = Amount { requests: 3, ..Amount::default() };
-        Notes::open(&path).write("run", "slice", used, 3);
+        BudgetNotes::open(&path).write("run", "slice", used, 3);
         let good = std::fs::read(&path).expect("a file");
         let expected = HashMap::from([("slice".to_owned(), (used, 3))]);
         for (name, bytes, expected) in [
@@ -119,7 +119,7 @@ mod tests {
             ("none", Vec::new(), HashMap::new()),
         ] {
             std::fs::write(&path, bytes).expect("written");
-            assert_eq!(Notes::open(&path).found(), expected, "{name}");
+            assert_eq!(BudgetNotes::open(&path).found(), expected, "{name}");
         }
     }
 }

@@ -8,11 +8,11 @@ use std::{
 use crate::store::StoreError;
 
 /// The lock of a data folder, given back when dropped.
-pub(super) struct FolderLock(File);
+pub struct FolderLock(File);
 
 impl FolderLock {
     /// Take the lock, or say that somebody has it. Never waits.
-    pub(super) fn take(folder: &Path) -> Result<Self, StoreError> {
+    pub fn take(folder: &Path) -> Result<Self, StoreError> {
         let file = File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
         match file.try_lock() {
             Ok(()) => Ok(FolderLock(file)),

@@ -1,43 +1,17 @@
 //! Child processes that cannot outlive the test: each runs beneath a shell that waits on a pipe from us. When the pipe
-//! closes, because we drop it or because we died, the shell kills the process.
+//! closes, because we drop it or because we died, the shell ends the process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-/// Start the arguments, print their process id, wait for the pipe to close, kill them; the last one to go clears the folder.
-const SUPERVISE: &str = r#""$@" >>"$LOG" 2>&1 & child=$!; echo $child; read -r _; kill -9 $child; wait $child; rm -rf "$FOLDER""#;
-
-/// The programs of the cluster have not been built.
-#[derive(Debug)]
-pub struct Missing(PathBuf);
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} is missing: build it once with `make cluster-programs`, or set AGENTRUN_BIN to a folder that has it",
-            self.0.display()
-        )
-    }
-}
-
-impl std::error::Error for Missing {}
-
-/// A program of the local cluster.
-pub fn binary(name: &str) -> Result<PathBuf> {
-    let folder = std::env::var_os("AGENTRUN_BIN").map(PathBuf::from).or_else(|| {
-        let cache = std::env::var_os("AGENTRUN_CACHE").map(PathBuf::from);
-        let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache/agentrun")))?;
-        Some(cache.join("cluster/bin"))
-    });
-    let path = folder.context("neither AGENTRUN_BIN nor a home directory")?.join(name);
-    if path.is_file() { Ok(path) } else { Err(Missing(path).into()) }
-}
+/// Start the arguments, print their process id, wait for the pipe to close, end them; the last one to go clears the folder.
+const SUPERVISE: &str = r#""$@" >>"$LOG" 2>&1 & child=$!; echo $child; read -r _; kill -"$SIGNAL" $child; wait $child; rm -rf "$FOLDER""#;
 
 struct Supervised {
     name: &'static str,
@@ -54,9 +28,9 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Logs go beneath `target/test-logs/api-server/`; those of processes long gone are removed.
-    pub fn new(folder: &Path) -> Result<Self> {
-        let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs/api-server");
+    /// Logs go beneath `target/test-logs/<kind>/`; those of processes long gone are removed.
+    pub fn new(folder: &Path, kind: &str) -> Result<Self> {
+        let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs").join(kind);
         std::fs::create_dir_all(&all)?;
         for old in std::fs::read_dir(&all)?.flatten() {
             let name = old.file_name();
@@ -73,14 +47,20 @@ impl Processes {
 
     /// Start a program; its output goes to `<logs>/<name>.log`.
     pub fn spawn(&mut self, name: &'static str, program: &Path, arguments: &[&str]) -> Result<()> {
+        self.spawn_ended_by("KILL", name, program, arguments)
+    }
+
+    /// The same of a program that should be ended by another signal than KILL.
+    pub fn spawn_ended_by(&mut self, signal: &str, name: &'static str, program: &Path, arguments: &[&str]) -> Result<()> {
         let log = self.log(name);
-        File::create(&log)?;
+        File::options().create(true).append(true).open(&log)?;
         let mut shell = Command::new("sh")
             .args(["-c", SUPERVISE, name])
             .arg(program)
             .args(arguments)
             .env("LOG", &log)
             .env("FOLDER", &self.folder)
+            .env("SIGNAL", signal)
             .process_group(0) // an interrupt at the terminal is for us; the shell learns of it by the pipe
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -97,11 +77,21 @@ impl Processes {
 
     /// The name of a process that has ended by itself.
     pub fn dead(&self) -> Option<&'static str> {
-        let alive = |pid: u32| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
-        };
         self.running.iter().find(|process| !alive(process.pid)).map(|process| process.name)
+    }
+
+    /// Send a process a signal, and wait until it has ended. It may be spawned again then.
+    pub fn end(&mut self, name: &str, signal: &str) -> Result<()> {
+        let place = self.running.iter().rposition(|process| process.name == name && alive(process.pid));
+        let pid = self.running[place.with_context(|| format!("{name} does not run"))?].pid;
+        let sent = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status()?;
+        ensure!(sent.success(), "kill could not signal {name}");
+        let begun = Instant::now();
+        while alive(pid) {
+            ensure!(begun.elapsed() < Duration::from_secs(30), "{name} has not ended 30 s after {signal}");
+            std::thread::sleep(Duration::from_millis(10)); // not our child, so it can only be polled
+        }
+        Ok(())
     }
 
     /// The last lines that a process wrote.
@@ -119,6 +109,11 @@ impl Processes {
     fn log(&self, name: &str) -> PathBuf {
         self.logs.join(format!("{name}.log"))
     }
+}
+
+fn alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
 }
 
 impl Drop for Processes {
