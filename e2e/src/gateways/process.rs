@@ -48,7 +48,7 @@ impl Bed {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program("agentrun-gateway")?)
             .arg(format!("--namespace={}", self.system))
-            .arg(format!("--instance={instance}"))
+            .arg(format!("--instance={}", self.full_name(instance)))
             .arg(format!("--sandbox-listen={sandbox}"))
             .arg(format!("--people-listen={people}"))
             .arg(format!("--aggregated-listen={aggregated}"))
@@ -74,6 +74,13 @@ impl Bed {
         let mut gateway = Gateway { child, address: sandbox, url, people_url, aggregated_url, aggregated, http, operations, log };
         gateway.ready().await?;
         Ok(gateway)
+    }
+}
+
+impl Bed {
+    /// What an instance is called. All gateways see the runs of all tests, and one of the same name would take a reservation for its own.
+    pub fn full_name(&self, instance: &str) -> String {
+        format!("{}-{instance}", self.system)
     }
 }
 

@@ -214,7 +214,7 @@ async fn of_two_gateways_one_fetches_and_the_other_takes_over() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(20)).await; // what the server has seen can only be polled
     }
     let killed = leader(&bed).await?;
-    for (_, gateway) in gateways.iter_mut().filter(|(instance, _)| *instance == killed) {
+    for (_, gateway) in gateways.iter_mut().filter(|(instance, _)| bed.full_name(instance) == killed) {
         gateway.crash()?;
     }
     host.hold(false);

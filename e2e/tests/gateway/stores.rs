@@ -83,7 +83,7 @@ async fn exact() -> Result<()> {
     const LIMIT: i64 = 200;
     let bed = Bed::start_with_shared_stores(Script::new("", [Turn::say("yes")])).await?;
     let run = bed.run("run", Limit { requests: LIMIT, ..Limit::default() }, Spent::default()).await?;
-    let mut gateways = vec![bed.gateway("a").await?, bed.gateway("b").await?];
+    let mut gateways = [bed.gateway("a").await?, bed.gateway("b").await?];
     let statuses = join_all((0..60).map(|number| ask(&bed, &gateways[number % 2], &run, number))).await;
     ensure!(statuses.into_iter().all(|status| status.is_ok_and(|status| status == 200)), "there is room for all of these");
     settled(&bed, "run").await?;
@@ -123,7 +123,8 @@ async fn restored() -> Result<()> {
         ensure!(ask(&bed, &a, &run, number).await? == 200, "call {number}");
     }
     settled(&bed, "run").await?;
-    a.crash()?;
+    // It is gone, with its last write in the ledger.
+    a.terminate()?;
     bed.server.etcd_put(&key, &backup).await?;
     assert_eq!(budget(&bed, "run").await?.spent.requests, 2, "the older state is back");
     ensure!(ask(&bed, &b, &run, 5).await? == 200, "there is room for one more");

@@ -44,16 +44,16 @@ async fn run(client: &mut Client) -> Result<(), Failure> {
 }
 
 async fn version(transaction: &Transaction<'_>) -> Result<i64, Failure> {
-    let created = transaction.batch_execute("CREATE TABLE IF NOT EXISTS agentrun_schema (version bigint NOT NULL)").await;
-    if created.as_ref().is_err_and(|error| error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)) {
-        let text = "the database's user may create no tables; let it own the database";
-        return Err(StoreError::Failed(text.into()).into());
+    let there: bool = transaction.query_one("SELECT to_regclass('agentrun_schema') IS NOT NULL", &[]).await?.get(0);
+    if there {
+        return Ok(transaction.query_one("SELECT version FROM agentrun_schema", &[]).await?.get(0));
     }
-    created?;
-    let row = transaction.query_opt("SELECT version FROM agentrun_schema", &[]).await?;
-    if let Some(row) = row {
-        return Ok(row.get(0));
+    let first = "CREATE TABLE agentrun_schema (version bigint NOT NULL); INSERT INTO agentrun_schema VALUES (0)";
+    match transaction.batch_execute(first).await {
+        Ok(()) => Ok(0),
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Err(StoreError::Failed("the database's user may create no tables; let it own the database".into()).into())
+        }
+        Err(error) => Err(error.into()),
     }
-    transaction.execute("INSERT INTO agentrun_schema VALUES (0)", &[]).await?;
-    Ok(0)
 }
