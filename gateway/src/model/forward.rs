@@ -160,6 +160,7 @@ impl Admitted {
                 return Err(Failed { error: refusal::misconfigured(), next: Next::OtherProvider, counted: false });
             }
             Err(Failure::NotSent) => (Bill::NotSent, Ending::Unreachable, refusal::unavailable(), Next::Again(BACKOFF)),
+            Err(Failure::Unprocessed) => (Bill::RequestOnly, Ending::Unreachable, refusal::unavailable(), Next::Again(BACKOFF)),
             Err(Failure::Lost) => (Bill::Reservation, Ending::Lost, refusal::unavailable(), Next::OtherProvider),
             Err(Failure::Slow) => (Bill::Reservation, Ending::TimedOut, refusal::timed_out(), Next::OtherProvider),
         };

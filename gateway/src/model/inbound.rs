@@ -15,8 +15,8 @@ use crate::error::ApiError;
 
 /// Longest time for a request's body.
 const BODY_TIME: Duration = Duration::from_secs(30);
-/// An oversize body is read so far, so that the client sees the answer rather than a reset.
-const DRAIN_BYTES: usize = 4 << 20;
+/// An oversize body is read so far, and thrown away, so that the client sees the answer rather than a reset.
+const DRAIN_BYTES: usize = 64 << 20;
 /// Longest `anthropic-beta`.
 const MAX_BETA_BYTES: usize = 2048;
 /// Betas that change the price; without them a call does what the model's price says.

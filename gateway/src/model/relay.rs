@@ -132,7 +132,8 @@ impl Relay {
             Ok(Event { r#type, .. }) if r#type == "error" => return Some(Frame::UpstreamError),
             Ok(Event { r#type, .. }) if r#type == "message_stop" => return Some(Frame::Done(event)),
             Ok(Event { usage, message, .. }) => {
-                for usage in [usage, message.and_then(|message| message.usage)].into_iter().flatten() {
+                let begun = message.and_then(|message| message.usage).map(WireUsage::at_the_beginning);
+                for usage in [usage, begun].into_iter().flatten() {
                     self.meter.report(Some(usage));
                 }
             }

@@ -18,6 +18,8 @@ pub enum Failure {
     NoKey(KeyError),
     /// No connection: nothing was sent.
     NotSent,
+    /// It was sent, and the provider says that it has not looked at it.
+    Unprocessed,
     /// It may have been sent, and may be billed.
     Lost,
     /// The same, and no header came in time.
@@ -61,10 +63,19 @@ pub async fn send(
         }
         Ok(Err(error)) => {
             tracing::warn!(error = cause(&error), "the connection to a provider was lost");
-            Err(Failure::Lost)
+            Err(if is_unprocessed(&error) { Failure::Unprocessed } else { Failure::Lost })
         }
         Err(_) => Err(Failure::Slow),
     }
+}
+
+/// Whether the provider closed an HTTP/2 connection in order with this request beyond the last that it took, or refused its stream.
+/// (An HTTP/1 connection that was closed while idle is found out before anything is sent, and the pool takes another.)
+fn is_unprocessed(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut sources = std::iter::successors(Some(error), |error| error.source());
+    let Some(error) = sources.find_map(|error| error.downcast_ref::<h2::Error>()).filter(|error| error.is_remote()) else { return false };
+    (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR))
+        || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
 /// The innermost error's text; the outer ones may carry the URL.

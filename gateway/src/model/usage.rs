@@ -47,6 +47,13 @@ pub struct UsageMetadata {
     cached_content_token_count: Option<i64>,
 }
 
+impl WireUsage {
+    /// As it is said at the beginning of an answer, when its output is still to come.
+    pub fn at_the_beginning(self) -> Self {
+        WireUsage { output_tokens: None, ..self }
+    }
+}
+
 impl From<UsageMetadata> for WireUsage {
     /// Numbers that do not add up become one that cannot be true.
     fn from(usage: UsageMetadata) -> Self {
@@ -112,7 +119,12 @@ impl Meter {
 
     /// What it comes to; nothing if a report was missing or cannot be true: no prompt is without a token.
     pub fn usage(&self, dialect: Dialect) -> Option<Usage> {
-        let (input, output) = (self.input?, self.output.unwrap_or(0));
+        let input = self.input?;
+        // Output that was not counted is unknown, unless there is a total that has it. An embedding has none.
+        let output = match self.output {
+            None if self.total == 0 && dialect != Dialect::OpenAIEmbeddings => return None,
+            output => output.unwrap_or(0),
+        };
         let beside = self.cached.checked_add(self.written)?;
         let input_tokens = match dialect {
             // Its input is what was neither read from a cache nor written to one.
@@ -226,7 +238,8 @@ mod tests {
         for ((operation, body), expected) in [
             (chat(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}"#), usage(3, 0, 0, 4)),
             (chat(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":17}"#), usage(3, 0, 0, 14)),
-            (chat(r#"{"prompt_tokens":3}"#), usage(3, 0, 0, 0)),
+            (chat(r#"{"prompt_tokens":3}"#), None),
+            (chat(r#"{"prompt_tokens":3,"total_tokens":3}"#), usage(3, 0, 0, 0)),
             (
                 chat(r#"{"prompt_tokens":9,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":5,"audio_tokens":0}}"#),
                 usage(9, 5, 0, 4),

@@ -1,11 +1,12 @@
 //! Clients that try what they should not: headers, queries, and bytes on the wire that are no clean request.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::dialects::{CHAT, GEMINI, MESSAGES};
+use super::dialects::{ALL, CHAT, GEMINI, MESSAGES};
 use super::upstream::{Upstream, completion};
 use super::*;
 use crate::serve::{Listener, Stop, bind};
@@ -74,13 +75,18 @@ async fn betas_that_change_the_price_are_left_out_and_others_pass() {
     world.settled().await;
 }
 
+/// The sandbox listener of a world, without TLS.
+pub async fn listening(world: &World) -> (SocketAddr, Stop) {
+    let tcp = bind("test", ([127, 0, 0, 1], 0).into()).await.unwrap();
+    let (address, stop) = (tcp.local_addr().unwrap(), Stop::default());
+    let router = world.gateway.sandbox.clone();
+    tokio::spawn(Listener { name: "test", tcp, tls: None, router, max_connections: 8 }.serve(stop.clone()));
+    (address, stop)
+}
+
 /// What a client's bytes come to on a real connection; `ends` if it says that no more will come.
 async fn on_the_wire(world: &World, bytes: &[u8], ends: bool) -> String {
-    let tcp = bind("test", ([127, 0, 0, 1], 0).into()).await.unwrap();
-    let address = tcp.local_addr().unwrap();
-    let stop = Stop::default();
-    let router = world.gateway.sandbox.clone();
-    let serving = tokio::spawn(Listener { name: "test", tcp, tls: None, router, max_connections: 8 }.serve(stop.clone()));
+    let (address, stop) = listening(world).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let _ = stream.write_all(bytes).await;
     if ends {
@@ -89,7 +95,6 @@ async fn on_the_wire(world: &World, bytes: &[u8], ends: bool) -> String {
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await;
     stop.now.cancel();
-    serving.await.unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -110,6 +115,7 @@ async fn bytes_that_two_readers_would_read_in_two_ways_reach_no_provider() {
     let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", model_token());
     let smuggled = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let mut failed = Vec::new();
     // Refused, or read in the one way that the first line of each row says.
     for (name, request, status) in [
         ("a clean one", format!("{head}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len()), "200"),
@@ -119,13 +125,38 @@ async fn bytes_that_two_readers_would_read_in_two_ways_reach_no_provider() {
         ("a folded header", format!("{head}x: a\r\n b: c\r\ncontent-length: {}\r\n\r\n{body}", body.len()), "400"),
         ("a blank before the colon", format!("{head}content-length : {}\r\n\r\n{body}", body.len()), "400"),
         ("headers of 100 KB", format!("{head}x: {}\r\ncontent-length: 2\r\n\r\n{{}}", "y".repeat(100_000)), "431"),
+        ("a length below nothing", format!("{head}content-length: -1\r\n\r\n{body}"), "400"),
+        ("a length in hexadecimal", format!("{head}content-length: 0x{:x}\r\n\r\n{body}", body.len()), "400"),
+        ("a list of lengths", format!("{head}content-length: {0}, 3\r\n\r\n{body}", body.len()), "400"),
+        ("a coding that is almost chunked", format!("{head}transfer-encoding: xchunked\r\n\r\n{chunked}"), "400"),
+        ("chunks in HTTP/1.0", format!("{head}transfer-encoding: chunked\r\n\r\n{chunked}").replace("HTTP/1.1", "HTTP/1.0"), "400"),
+        ("a chunk of no number", format!("{head}transfer-encoding: chunked\r\n\r\nzz\r\n{body}\r\n0\r\n\r\n"), "400"),
+        ("a chunk beyond 64 bits", format!("{head}transfer-encoding: chunked\r\n\r\n10000000000000001\r\n{body}\r\n0\r\n\r\n"), "400"),
+        ("a chunk that is longer", format!("{head}transfer-encoding: chunked\r\n\r\n3\r\n{body}\r\n0\r\n\r\n"), "400"),
+        (
+            "a bare line feed in a chunk's size",
+            format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\n{body}\r\n0\r\n\r\n", body.len()),
+            "400",
+        ),
+        ("a bare carriage return", format!("{head}x: a\rcontent-length: 3\r\ncontent-length: {}\r\n\r\n{body}", body.len()), "400"),
+        ("a zero in a header", format!("{head}x: a\0b\r\ncontent-length: {}\r\n\r\n{body}", body.len()), "400"),
+        ("a header without a name", format!("{head}: b\r\ncontent-length: {}\r\n\r\n{body}", body.len()), "400"),
+        ("10,000 headers", format!("{head}{}content-length: 2\r\n\r\n{{}}", "a: b\r\n".repeat(10_000)), "431"),
         ("a body that is cut", format!("{head}content-length: {}\r\n\r\n{}", body.len() + 10, body), "400"),
     ] {
         let before = seen.lock().unwrap().len();
         let answer = on_the_wire(&world, request.as_bytes(), name.contains("cut")).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) || (status != "200" && answer.is_empty()), "{name}: {answer:.200}");
-        assert_eq!(seen.lock().unwrap().len() - before, usize::from(status == "200"), "{name}");
+        let as_said = answer.starts_with(&format!("HTTP/1.1 {status}")) || (status != "200" && answer.is_empty());
+        if !as_said || seen.lock().unwrap().len() - before != usize::from(status == "200") {
+            failed.push(format!("{name}: {answer:.200}"));
+        }
     }
+    assert!(failed.is_empty(), "{failed:#?}");
+    // Line feeds alone end lines, too, as RFC 9112 allows: in one way, to the end.
+    let lines = format!("{head}content-length: {}\r\nconnection: close\r\n\r\n", body.len()).replace("\r\n", "\n") + &body;
+    let before = seen.lock().unwrap().len();
+    assert!(on_the_wire(&world, lines.as_bytes(), false).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(seen.lock().unwrap().len() - before, 1);
     // Both framings at once: chunked wins, what follows is a request of its own without a token, and nothing of it is forwarded.
     let both = format!("{head}content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n{chunked}{smuggled}");
     let before = seen.lock().unwrap().len();
@@ -136,4 +167,33 @@ async fn bytes_that_two_readers_would_read_in_two_ways_reach_no_provider() {
     );
     assert!(seen.lock().unwrap().len() - before <= 1, "the smuggled request was forwarded");
     world.settled().await;
+}
+
+#[tokio::test]
+async fn a_body_over_the_cap_is_answered_and_not_reset() {
+    let world = CHAT.world(Upstream::new(|_, _| CHAT.good()).await).await;
+    let large = "x".repeat(8 << 20);
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", model_token());
+    for (name, request) in [
+        ("with its length", format!("{head}connection: close\r\ncontent-length: {}\r\n\r\n{large}", large.len())),
+        ("in chunks", format!("{head}connection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n", large.len())),
+    ] {
+        let answer = on_the_wire(&world, request.as_bytes(), false).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{name}: {answer:.200}");
+        assert!(answer.contains("too_large"), "{name}: {answer:.400}");
+    }
+    assert_eq!((world.api.lock().writes, world.upstream.seen().len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_refused_after_its_time_and_costs_nothing() {
+    for spoken in ALL {
+        let world = spoken.world(Upstream::new(|_, _| CHAT.good()).await).await;
+        let silent = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let request = Request::post(spoken.paths[0]).header("authorization", format!("Bearer {}", model_token()));
+        let response = world.gateway.sandbox.clone().oneshot(request.body(silent).unwrap()).await.unwrap();
+        assert_eq!(response.status().as_u16(), 408, "{}", spoken.dialect);
+        assert_eq!(spoken.code(&text(response).await), "slow_body", "{}", spoken.dialect);
+        assert_eq!((world.api.lock().writes, world.upstream.seen().len()), (0, 0), "{}", spoken.dialect);
+    }
 }

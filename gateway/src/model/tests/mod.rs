@@ -2,13 +2,19 @@
 
 mod budget;
 mod client;
+mod cuts;
 mod dialects;
 mod failover;
 mod faults;
 mod happy;
+mod leaving;
+mod metering;
+mod raw;
 mod refusals;
+mod reuse;
 mod streams;
 mod upstream;
+mod wire;
 
 use std::time::Duration;
 
