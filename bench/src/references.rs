@@ -12,6 +12,8 @@ use anyhow::{Context, Result, ensure};
 pub struct Proxy {
     pub name: &'static str,
     pub url: String,
+    /// It gets one of so many calls.
+    pub thinned: usize,
     address: SocketAddr,
     certificate: reqwest::Certificate,
     child: Child,
@@ -20,11 +22,21 @@ pub struct Proxy {
     _folder: tempfile::TempDir,
 }
 
-/// Give a process the first core, with all its threads.
+/// Give a process the first core, with all its threads and what it starts.
 pub fn pin(pid: u32) -> Result<()> {
+    allow(pid, "0")
+}
+
+/// Give it all cores again.
+pub fn unpin(pid: u32) -> Result<()> {
+    let last = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    allow(pid, last.trim())
+}
+
+fn allow(pid: u32, cores: &str) -> Result<()> {
     let pinned =
-        Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", "0", &pid.to_string()]).stdout(Stdio::null()).status()?;
-    ensure!(pinned.success(), "taskset could not pin process {pid}");
+        Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, &pid.to_string()]).stdout(Stdio::null()).status()?;
+    ensure!(pinned.success(), "taskset could not give process {pid} the cores {cores}");
     Ok(())
 }
 
@@ -72,6 +84,32 @@ impl Proxy {
         Ok(Some(proxy))
     }
 
+    /// LiteLLM's proxy with one worker and no database; `None`, loudly, where `bench/references.sh` could not install it.
+    pub async fn litellm(upstream: SocketAddr, model: &str) -> Result<Option<Proxy>> {
+        let Some(program) = std::env::var_os("AGENTRUN_LITELLM") else {
+            println!("SKIPPED: LiteLLM is not installed, so that nothing is compared to it: bench/references.sh");
+            return Ok(None);
+        };
+        let mut proxy = Self::start("LiteLLM", |folder, listen| {
+            let parameters = serde_json::json!({
+                "model": format!("openai/{model}"), "api_base": format!("http://{upstream}/v1"), "api_key": "sk-provider-key",
+            });
+            let config = serde_json::json!({ "model_list": [{ "model_name": model, "litellm_params": parameters }] });
+            std::fs::write(folder.join("config.yaml"), config.to_string())?; // JSON is YAML
+            let mut command = Command::new(program);
+            command.arg("--config").arg(folder.join("config.yaml")).args(["--host", "127.0.0.1", "--num_workers", "1"]);
+            command.args(["--port", &listen.port().to_string(), "--telemetry", "False"]);
+            command.arg("--ssl_keyfile_path").arg(folder.join("tls.key")).arg("--ssl_certfile_path").arg(folder.join("tls.crt"));
+            command.envs([("LITELLM_LOG", "ERROR"), ("LITELLM_LOCAL_MODEL_COST_MAP", "True")]);
+            let log = std::fs::File::create(folder.join("log"))?;
+            command.stdout(log.try_clone()?).stderr(log);
+            Ok(command)
+        })
+        .await?;
+        proxy.thinned = 8;
+        Ok(Some(proxy))
+    }
+
     async fn start(name: &'static str, command: impl FnOnce(&Path, SocketAddr) -> Result<Command>) -> Result<Proxy> {
         let folder = tempfile::tempdir()?;
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
@@ -81,10 +119,10 @@ impl Proxy {
         let child = command(folder.path(), address)?.spawn().with_context(|| format!("starting {name}"))?;
         let certificate = reqwest::Certificate::from_pem(made.cert.pem().as_bytes())?;
         let url = format!("https://localhost:{}{CHAT_COMPLETIONS}", address.port());
-        let proxy = Proxy { name, url, address, certificate, child, worker: None, _folder: folder };
+        let proxy = Proxy { name, url, thinned: 1, address, certificate, child, worker: None, _folder: folder };
         let begun = Instant::now();
         while tokio::net::TcpStream::connect(address).await.is_err() {
-            ensure!(begun.elapsed() < Duration::from_secs(10), "{name} does not listen");
+            ensure!(begun.elapsed() < Duration::from_secs(120), "{name} does not listen");
             tokio::time::sleep(Duration::from_millis(20)).await; // that a process listens can only be tried
         }
         Ok(proxy)

@@ -1,24 +1,30 @@
-//! The model proxy's speed against a bare hyper proxy from the same lock file, and nginx where it is installed. Each is given the
-//! same one core, its own warm connections and the same requests, in turns; the direct call to the model is what "added" starts
-//! from. CPU is what the kernel booked for the process, so waiting for the API server or the model is free.
+//! The model proxy's speed against a bare hyper proxy from the same lock file, and nginx and LiteLLM where they are installed. Each
+//! is given the same one core from its start on, its own warm connections and the same requests, in turns; the direct call to the
+//! model is what "added" starts from. CPU is what the kernel booked for the process, so waiting for the API server or the model
+//! is free.
 
 use std::time::{Duration, Instant};
 
 use agentrun_crds::budget::{Limit, Spent};
-use agentrun_e2e::gateways::{Bed, MODEL, upstream};
+use agentrun_e2e::gateways::{Bed, Gateway, MODEL, upstream};
 use agentrun_protocol::routes::CHAT_COMPLETIONS;
 use agentrun_protocol::token::Audience;
 use agentrun_scripted_model::{Script, Turn, request_body};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::references::{Proxy, pin};
+use crate::references::{Proxy, pin, unpin};
 use crate::report::{Row, median};
 
 const ROUNDS: usize = 10;
 const CALLS: usize = 200;
+/// Over all connections together.
+const PARALLEL_CALLS: usize = 1600;
 const CONNECTIONS: usize = 8;
-const STREAMS: usize = 1000;
+const STREAMS: usize = 10_000;
+/// Streams at once on a budget that has fewer left.
+const CROWD: usize = 256;
+const LEFT: i64 = 16;
 /// A chat of 1 KB, and an agent's of 95 KB with 200 messages.
 const SMALL: usize = 1024;
 const LARGE: usize = 95 * 1024;
@@ -32,6 +38,8 @@ struct Target {
     url: String,
     token: String,
     model: String,
+    /// It gets one of so many calls, since it is that much slower.
+    thinned: usize,
 }
 
 /// What calls took, each in microseconds.
@@ -47,12 +55,15 @@ struct Took {
 pub async fn measure() -> Result<Vec<Row>> {
     let bed = Bed::start(Script::new("", [Turn::say("Nothing to do.")])).await?;
     let run = bed.run("bench", Limit { requests: 1_000_000, ..Limit::default() }, Spent::default()).await?;
-    let gateway = bed.gateway("bench").await?;
     let model = bed.model.url.trim_start_matches("http://").parse()?;
+    // What is started from here on has one core, and knows it.
+    pin(std::process::id())?;
+    let gateway = bed.gateway("bench").await?;
     let mut proxies = vec![Proxy::hyper(model).await?];
     proxies.extend(Proxy::nginx(model).await?);
+    proxies.extend(Proxy::litellm(model, &upstream()).await?);
+    unpin(std::process::id())?;
     let idle = resident(gateway.pid())?;
-    pin(gateway.pid())?;
     let ours = Target {
         name: "gateway",
         pid: Some(gateway.pid()),
@@ -60,16 +71,16 @@ pub async fn measure() -> Result<Vec<Row>> {
         url: format!("{}{CHAT_COMPLETIONS}", gateway.url),
         token: bed.token(&run, Audience::Model),
         model: MODEL.into(),
+        thinned: 1,
     };
     let clients = (0..CONNECTIONS).map(|_| Ok(reqwest::Client::builder().tls_certs_only([]).build()?)).collect::<Result<_>>()?;
-    let mut targets = vec![ours, provided("the model", None, clients, bed.model.completions())];
+    let mut targets = vec![ours, provided("the model", None, clients, bed.model.completions(), 1)];
     for proxy in &proxies {
-        pin(proxy.pid())?;
         let clients = (0..CONNECTIONS).map(|_| proxy.client()).collect::<Result<_>>()?;
-        targets.push(provided(proxy.name, Some(proxy.pid()), clients, proxy.url.clone()));
+        targets.push(provided(proxy.name, Some(proxy.pid()), clients, proxy.url.clone(), proxy.thinned));
     }
     let one = in_turns(&targets, 1, SMALL, false, CALLS).await?;
-    let eight = in_turns(&targets, CONNECTIONS, SMALL, false, CALLS).await?;
+    let eight = in_turns(&targets, CONNECTIONS, SMALL, false, PARALLEL_CALLS).await?;
     let large = in_turns(&targets, 1, LARGE, false, CALLS / 4).await?;
     let streams = in_turns(&targets, 1, SMALL, true, CALLS / 4).await?;
     targets[0].calls(CONNECTIONS, SMALL, true, STREAMS).await?;
@@ -104,12 +115,33 @@ pub async fn measure() -> Result<Vec<Row>> {
     rows.push(Row::compared("gateway: memory when idle, over 15 MB", "MB", idle, 15.0, None).target(Some(1.0)));
     let name = format!("gateway: memory after {} streams, over 30 MB", STREAMS + ROUNDS * CALLS / 4);
     rows.push(Row::compared(&name, "MB", resident(gateway.pid())?, 30.0, None).target(Some(1.0)));
+    let (passed, billed) = crowd(&bed, &gateway).await?;
+    let limit = format!("gateway: passed of {CROWD} streams at once, over {LEFT} left");
+    rows.push(Row::compared(&limit, "", passed as f64, LEFT as f64, Some(1.0)));
+    rows.push(Row::compared("gateway: the same as the provider counted them", "", billed as f64, LEFT as f64, Some(1.0)));
     Ok(rows)
 }
 
+/// How many of a crowd of streams pass where few are left, and how many of them the provider saw.
+async fn crowd(bed: &Bed, gateway: &Gateway) -> Result<(usize, u64)> {
+    let run = bed.run("crowd", Limit { requests: LEFT, ..Limit::default() }, Spent::default()).await?;
+    let (token, body) = (bed.token(&run, Audience::Model), body(MODEL, SMALL, true));
+    let billed = || bed.model.model.bill().values().map(|line| line.requests).sum::<u64>();
+    let before = billed();
+    let answers = futures::future::join_all((0..CROWD).map(|_| async {
+        let answer = gateway.chat(&token, &body).await?;
+        let passed = answer.status().is_success();
+        ensure!(!passed || answer.text().await?.ends_with("[DONE]\n\n"), "a stream that passed was cut");
+        Ok(passed)
+    }))
+    .await;
+    let passed = answers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().filter(|passed| *passed).count();
+    Ok((passed, billed() - before))
+}
+
 /// The same calls, as the provider takes them.
-fn provided(name: &'static str, pid: Option<u32>, clients: Vec<reqwest::Client>, url: String) -> Target {
-    Target { name, pid, clients, url, token: "sk-provider-key".into(), model: upstream() }
+fn provided(name: &'static str, pid: Option<u32>, clients: Vec<reqwest::Client>, url: String, thinned: usize) -> Target {
+    Target { name, pid, clients, url, token: "sk-provider-key".into(), model: upstream(), thinned }
 }
 
 /// Rounds of every target in turns; the mean of CPU and throughput, the median of the rounds' medians.
@@ -117,7 +149,7 @@ async fn in_turns(targets: &[Target], connections: usize, bytes: usize, stream: 
     let mut rounds: Vec<Vec<Took>> = targets.iter().map(|_| Vec::new()).collect();
     for round in 0..=ROUNDS {
         for (target, took) in targets.iter().zip(&mut rounds) {
-            let measured = target.calls(connections, bytes, stream, calls).await?;
+            let measured = target.calls(connections, bytes, stream, (calls / target.thinned).max(connections)).await?;
             // The first is for warming.
             if round > 0 {
                 took.push(measured);

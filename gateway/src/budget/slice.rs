@@ -86,6 +86,8 @@ pub struct Renewal<'a> {
     pub now: i64,
     /// Take more than the calls need.
     pub grow: bool,
+    /// For so many times the calls that came since the last renewal.
+    pub ahead: i64,
     /// Ask other holders to give back what they hold in advance, if this would help.
     pub call_in: bool,
     /// Wait for others' slices even if no ask does.
@@ -102,6 +104,8 @@ pub struct Renewed {
     /// Somebody has charged our slice in full.
     pub lost: bool,
     roomy: bool,
+    /// It could not take so much that another one would not be due at once.
+    pub short: bool,
     limit: Limit,
     /// What is spent after it, or known to be.
     pub spent: Spent,
@@ -210,12 +214,7 @@ impl Lease {
     pub fn runs_low(&self) -> bool {
         let View { total, held, slice, typical, .. } = &self.view;
         let Some(slice) = slice else { return false };
-        let left = slice.amount.saturating_sub(total.since(slice.base).amount.saturating_add(*held));
-        dimensions(left)
-            .into_iter()
-            .zip(dimensions(slice.amount))
-            .zip(dimensions(*typical))
-            .any(|((left, all), used)| used > 0 && left < all / 4)
+        is_low(slice.amount, total.since(slice.base).amount.saturating_add(*held), *typical)
     }
 
     /// Whether nothing is held, open or in doubt.
@@ -352,13 +351,14 @@ impl View {
         if how.grow && !wanted && !starved && room && budget.gate == Gate::Open {
             let busy = self.recent.saturating_add(i64::try_from(answers.iter().filter(|a| a.is_ok()).count()).unwrap_or(0));
             let in_use = held.saturating_add(ours.amount.saturating_sub(kept));
-            if let Some(slack) = slack(budget, ours.amount.saturating_sub(in_use), typical, busy) {
+            if let Some(slack) = slack(budget, ours.amount.saturating_sub(in_use), typical, busy.saturating_mul(how.ahead)) {
                 ours.amount = ours.amount.max(in_use.saturating_add(slack));
             }
         }
         let in_use =
             held.saturating_add(answers.iter().flatten().fold(Amount::default(), |sum, granted| sum.saturating_add(granted.amount)));
         ours.slice = !ours.amount.fits(in_use);
+        let short = is_low(ours.amount, in_use, typical);
         if let Some(current) = &current
             && let Some(standing) = before.reservations.iter().find(|r| r.id == current.id)
             && used == Tally::default()
@@ -380,7 +380,8 @@ impl View {
             (slice, _) => slice,
         };
         doubtful.extend(slice.clone().filter(|slice| !doubtful.contains(slice)));
-        Renewed { answers, starved, slice, lost, roomy: ours.slice, limit: budget.limit, spent: most(budget.spent, self.known), restored }
+        let (roomy, limit, spent) = (ours.slice, budget.limit, most(budget.spent, self.known));
+        Renewed { answers, starved, slice, lost, roomy, short, limit, spent, restored }
     }
 }
 
@@ -422,14 +423,14 @@ fn raise(budget: &mut Budget, known: Spent) -> bool {
     *spent != before
 }
 
-/// What to take beyond what calls need: for so many calls as are usual between two writes, within a share of what is left.
+/// What to take beyond what calls need: for so many calls as will come until the next write, within a share of what is left.
 /// `free` is what of our own reservation is not in use.
-fn slack(budget: &Budget, free: Amount, typical: Amount, busy: i64) -> Option<Amount> {
+fn slack(budget: &Budget, free: Amount, typical: Amount, expected: i64) -> Option<Amount> {
     let typical = Amount { requests: typical.requests.max(1), ..typical };
     let Limit { requests, input_tokens, output_tokens, cost_micros } = budget.limit;
     let limits = [Some(requests), input_tokens, output_tokens, cost_micros];
     let spent = [budget.spent.requests, budget.spent.input_tokens, budget.spent.output_tokens, budget.spent.cost_micros];
-    let mut calls = busy.saturating_mul(2).clamp(FIRST_CALLS, MOST_CALLS);
+    let mut calls = expected.clamp(FIRST_CALLS, MOST_CALLS);
     let reserved = dimensions(budget.reserved());
     for (((limit, spent), (reserved, free)), each) in
         limits.into_iter().zip(spent).zip(reserved.into_iter().zip(dimensions(free))).zip(dimensions(typical))
@@ -440,6 +441,12 @@ fn slack(budget: &Budget, free: Amount, typical: Amount, busy: i64) -> Option<Am
         }
     }
     (calls >= LEAST_CALLS).then(|| typical.saturating_mul(calls))
+}
+
+/// Whether less than a quarter is left in some dimension that calls use.
+fn is_low(all: Amount, taken: Amount, typical: Amount) -> bool {
+    let left = dimensions(all.saturating_sub(taken));
+    left.into_iter().zip(dimensions(all)).zip(dimensions(typical)).any(|((left, all), used)| used > 0 && left < all / 4)
 }
 
 fn fading(typical: Amount) -> Amount {

@@ -19,7 +19,36 @@ pub const CONFIRMATION_TTL: Duration = Duration::from_secs(2);
 /// Longest wait for one consistent read.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
 
-type Confirmation = Arc<tokio::sync::Mutex<Option<(Instant, Arc<AgentRun>)>>>;
+/// A consistent read of one run.
+#[derive(Default)]
+struct Confirmation {
+    /// The last one, and the moment before it was sent.
+    last: Mutex<Option<(Instant, Arc<AgentRun>)>>,
+    /// Held by who reads now, so that all who need the same wait for one read.
+    reading: tokio::sync::Mutex<()>,
+}
+
+impl Confirmation {
+    fn last(&self) -> Option<(Instant, Arc<AgentRun>)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn within(&self, age: Duration) -> Option<(Instant, Arc<AgentRun>)> {
+        self.last().filter(|(since, _)| since.elapsed() < age)
+    }
+
+    /// Take another one, unless a later one is known.
+    fn take(&self, since: Instant, run: Arc<AgentRun>) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(before, _)| *before <= since) {
+            *last = Some((since, run));
+        }
+    }
+
+    fn forget(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -34,7 +63,7 @@ pub struct RunDirectory {
 struct Runs {
     by_uid: HashMap<String, Arc<AgentRun>>,
     uid_by_name: HashMap<(String, String), String>,
-    confirmations: HashMap<String, Confirmation>,
+    confirmations: HashMap<String, Arc<Confirmation>>,
     /// UIDs seen since the last `Init`, while a list is in progress.
     listing: Option<HashMap<String, Arc<AgentRun>>>,
 }
@@ -164,16 +193,21 @@ impl RunDirectory {
 
     /// As `confirm_live`, but with a confirmation no older than `age`; also says since when it counts.
     pub async fn confirm_within(&self, uid: &str, age: Duration) -> Result<(Instant, Arc<AgentRun>), ApiError> {
-        let (known, slot) = {
+        let (known, confirmation) = {
             let mut runs = self.lock();
             let known = runs.by_uid.get(uid).cloned().ok_or_else(ApiError::inactive_run_token)?;
-            (known, runs.confirmations.entry(uid.to_owned()).or_default().clone())
+            let confirmation = match runs.confirmations.get(uid) {
+                Some(confirmation) => confirmation.clone(),
+                None => runs.confirmations.entry(uid.to_owned()).or_default().clone(),
+            };
+            (known, confirmation)
         };
-        let mut slot = slot.lock().await;
-        if let Some((since, run)) = &*slot
-            && since.elapsed() < age
-        {
-            return Ok((*since, run.clone()));
+        if let Some(confirmed) = confirmation.within(age) {
+            return Ok(confirmed);
+        }
+        let _reading = confirmation.reading.lock().await;
+        if let Some(confirmed) = confirmation.within(age) {
+            return Ok(confirmed);
         }
         let since = Instant::now();
         let api: Api<AgentRun> = Api::namespaced(self.client.clone(), super::namespace(&known));
@@ -181,11 +215,11 @@ impl RunDirectory {
         match read {
             Ok(Ok(Some(run))) if super::uid(&run) == uid => {
                 let run = Arc::new(slim(run));
-                *slot = Some((since, run.clone()));
+                confirmation.take(since, run.clone());
                 Ok((since, run))
             }
             Ok(Ok(_)) => {
-                *slot = None;
+                confirmation.forget();
                 Err(ApiError::inactive_run_token())
             }
             Ok(Err(error)) => Err(ApiError::api_server(error)),
@@ -195,11 +229,11 @@ impl RunDirectory {
 
     /// The run as last written by us or seen by the watch, whichever is newer: a first guess for a compare-and-swap.
     pub fn freshest(&self, uid: &str) -> Option<Arc<AgentRun>> {
-        let (seen, slot) = {
+        let (seen, confirmation) = {
             let runs = self.lock();
             (runs.by_uid.get(uid).cloned(), runs.confirmations.get(uid).cloned())
         };
-        let written = slot.and_then(|slot| slot.try_lock().ok().and_then(|slot| slot.as_ref().map(|(_, run)| run.clone())));
+        let written = confirmation.and_then(|confirmation| confirmation.last()).map(|(_, run)| run);
         match (seen, written) {
             (Some(seen), Some(written)) => Some(if version(&written) > version(&seen) { written } else { seen }),
             (seen, written) => seen.or(written),
@@ -209,12 +243,7 @@ impl RunDirectory {
     /// Take a run that a write of ours has just returned as a confirmation; `since` is the moment before it was sent.
     pub fn confirmed(&self, since: Instant, run: AgentRun) -> Arc<AgentRun> {
         let run = Arc::new(slim(run));
-        let slot = self.lock().confirmations.entry(super::uid(&run).to_owned()).or_default().clone();
-        if let Ok(mut slot) = slot.try_lock()
-            && slot.as_ref().is_none_or(|(before, _)| *before <= since)
-        {
-            *slot = Some((since, run.clone()));
-        }
+        self.lock().confirmations.entry(super::uid(&run).to_owned()).or_default().take(since, run.clone());
         run
     }
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::super::slice::Lease;
 use super::super::{Ask, NotAdmitted, Reserved};
+use crate::auth::check_active;
 use crate::runs;
 
 /// A run takes in advance only while its calls follow each other this closely; else it would be written more often, not less.
@@ -43,6 +44,8 @@ pub(super) struct Entry {
     /// When the last two calls asked.
     pub(super) asked: [Instant; 2],
     pub(super) unwritten_since: Option<Instant>,
+    /// When the last renewal was written.
+    pub(super) renewed: Instant,
     /// Version of our last write.
     pub(super) version: u64,
     pub(super) spent: Spent,
@@ -90,6 +93,7 @@ impl Entry {
             touched: Instant::now(),
             asked: [Instant::now().checked_sub(BUSY_WITHIN).unwrap_or_else(Instant::now); 2],
             unwritten_since: None,
+            renewed: Instant::now(),
             version: 0,
             spent: Spent::default(),
             requests_limit: 0,
@@ -100,5 +104,10 @@ impl Entry {
     pub(super) fn stands_in(&self, run: &AgentRun) -> bool {
         let Some(id) = self.lease.slice_id().filter(|_| !self.working && runs::version(run) > self.version) else { return true };
         run.status.as_ref().and_then(|status| status.budget.as_ref()).is_some_and(|budget| budget.reservations.iter().any(|r| r.id == id))
+    }
+
+    /// Whether the run as it was last written honours the token, and calls may be admitted in memory.
+    pub(super) fn admits(&self, claims: &Claims) -> bool {
+        !self.frugal && check_active(&self.run, claims).is_ok()
     }
 }

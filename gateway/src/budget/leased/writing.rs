@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use agentrun_crds::budget::Budget;
 use agentrun_crds::{AgentRun, AgentRunStatus};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::slice::{Renewal, Renewed, Slice, View};
-use super::super::{NotAdmitted, Reserved};
+use super::super::{Granted, NotAdmitted, Reserved};
 use super::LeasedLedger;
 use super::book::RunBook;
 use super::decide::{decide, is_ending, is_wanted};
@@ -21,6 +22,10 @@ use crate::store::{Taken, TakenSlice};
 const RETRY: Duration = Duration::from_millis(500);
 /// How often another look is taken at what others hold; changes that the watch brings are looked at at once.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long a slice should last a busy run.
+const LASTS: Duration = Duration::from_secs(4);
+const LEAST_AHEAD: i64 = 2;
+const MOST_AHEAD: i64 = 16;
 
 /// One write under way.
 struct Job {
@@ -28,6 +33,7 @@ struct Job {
     view: View,
     ops: Vec<Op>,
     grow: bool,
+    ahead: i64,
 }
 
 impl LeasedLedger {
@@ -48,7 +54,7 @@ impl LeasedLedger {
                 self.0.rested.notify_waiters();
                 return;
             };
-            let Job { run, mut view, ops, grow } = job;
+            let Job { run, mut view, ops, grow, ahead } = job;
             match self.0.store.spent(&uid).await {
                 Ok(spent) => view.share(spent),
                 Err(error) => {
@@ -67,6 +73,7 @@ impl LeasedLedger {
                     id: self.0.fresh_id(),
                     now,
                     grow,
+                    ahead,
                     call_in: patient,
                     rest: ops.iter().any(|op| matches!(op, Op::Rest { .. })),
                 };
@@ -117,7 +124,8 @@ impl LeasedLedger {
         let rests = ops.iter().any(|op| matches!(op, Op::Rest { .. }));
         let busy = asks > 1 || entry.asked[0].elapsed() < BUSY_WITHIN;
         let grow = busy && (asks > 0 || need == Need::Renew) && need < Need::Return && !entry.frugal && !rests;
-        Some(Job { run: entry.run.clone(), view, ops, grow })
+        let ahead = ahead(entry.renewed.elapsed());
+        Some(Job { run: entry.run.clone(), view, ops, grow, ahead })
     }
 
     /// Answer whoever can be answered; whether somebody waits for others' slices.
@@ -132,10 +140,7 @@ impl LeasedLedger {
             match op {
                 Op::Reserve { id, answer, .. } if matches!(answers.clone().next(), Some(Ok(_))) => {
                     if let Some(Ok(granted)) = answers.next() {
-                        let book = Arc::new(RunBook { ledger: self.clone(), uid: uid.to_owned() });
-                        let reserved = Reserved::new(id, *granted, book);
-                        // If nobody waits any more, dropping the value releases it.
-                        said.push(Box::new(move || drop(answer.send(Ok(reserved)))));
+                        said.push(self.granting(uid, id, *granted, answer));
                     }
                 }
                 Op::Reserve { id, claims, ask, until, answer } => match answers.next() {
@@ -160,8 +165,7 @@ impl LeasedLedger {
                 tracing::info!(run = runs::name(&written), "a slice was charged in full by somebody else");
             }
             entry.lease.written(renewed, &ids);
-            self.0.note(uid, entry);
-            entry.no_growth = entry.lease.runs_low();
+            entry.renewed = now;
             entry.version = runs::version(&written);
             entry.spent = budget.spent;
             entry.requests_limit = budget.limit.requests;
@@ -172,13 +176,39 @@ impl LeasedLedger {
                 entry.need = entry.need.max(Need::Exact);
             }
             entry.run = written;
-            still.append(&mut entry.waiting);
+            // Who came during the write may find room in what it brought, and needs none of its own.
+            for op in std::mem::take(&mut entry.waiting) {
+                match op {
+                    Op::Reserve { id, claims, ask, answer, .. }
+                        if entry.admits(&claims)
+                            && let Some(granted) = entry.lease.admit(&id, &ask) =>
+                    {
+                        said.push(self.granting(uid, id, granted, answer));
+                    }
+                    op => still.push(op),
+                }
+            }
             entry.waiting = still;
+            self.0.note(uid, entry);
+            entry.no_growth = renewed.short;
         }
         drop(runs);
         // Not before: what is dropped here may settle at once.
         said.into_iter().for_each(|say| say());
         waits
+    }
+
+    /// Tells who asked. If nobody waits any more, dropping the value releases it.
+    fn granting(
+        &self,
+        uid: &str,
+        id: String,
+        granted: Granted,
+        answer: oneshot::Sender<Result<Reserved, NotAdmitted>>,
+    ) -> Box<dyn FnOnce()> {
+        let book = Arc::new(RunBook { ledger: self.clone(), uid: uid.to_owned() });
+        let reserved = Reserved::new(id, granted, book);
+        Box::new(move || drop(answer.send(Ok(reserved))))
     }
 
     fn gone(&self, uid: &str, ops: Vec<Op>) {
@@ -224,4 +254,11 @@ impl LeasedLedger {
         let slice = renewed.slice().map(|(id, amount)| TakenSlice { id: id.to_owned(), amount, used: None });
         Ok(self.0.store.take(uid, Taken { spent: renewed.spent, slice }).await?)
     }
+}
+
+/// How many times the calls since the last renewal a slice is for: those of the next seconds at the same pace, but never so many
+/// more that a short burst would take all.
+fn ahead(since: Duration) -> i64 {
+    let times = LASTS.as_micros() / since.as_micros().max(1);
+    i64::try_from(times).unwrap_or(MOST_AHEAD).clamp(LEAST_AHEAD, MOST_AHEAD)
 }

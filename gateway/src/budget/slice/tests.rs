@@ -172,7 +172,7 @@ impl World {
                 }
                 let asks: Vec<(Ask, bool)> = writing.asks.iter().map(|(_, ask)| (*ask, true)).collect();
                 let mut budget = self.budget.clone();
-                let how = Renewal { holder: &holder, id, now: 0, grow: writing.grow, call_in: true, rest: false };
+                let how = Renewal { holder: &holder, id, now: 0, grow: writing.grow, ahead: 2, call_in: true, rest: false };
                 let renewed = writing.view.renew(&mut writing.doubtful, &mut budget, &asks, &how);
                 if matches!(fate, Fate::Written | Fate::AnswerLost) {
                     self.budget = budget;
@@ -314,7 +314,7 @@ fn most_calls_of_a_large_budget_take_no_write() {
         if lease.admit(&id, &ask).is_none() {
             writes += 1;
             let view = lease.begin(true);
-            let how = Renewal { holder: "a", id: format!("slice-{writes}"), now: 0, grow: true, call_in: true, rest: false };
+            let how = Renewal { holder: "a", id: format!("slice-{writes}"), now: 0, grow: true, ahead: 2, call_in: true, rest: false };
             let renewed = view.renew(&mut view.doubtful(), &mut budget, &[(ask, true)], &how);
             lease.written(&renewed, std::slice::from_ref(&id));
         }
@@ -330,7 +330,7 @@ fn most_calls_of_a_large_budget_take_no_write() {
 fn near_the_limit_nothing_is_taken_in_advance_and_a_request_calls_in_what_others_hold() {
     let renew = |lease: &mut Lease, budget: &mut Budget, holder: &str, id: &str, asks: &[(Ask, bool)]| {
         let view = lease.begin(true);
-        let how = Renewal { holder, id: id.into(), now: 0, grow: true, call_in: true, rest: false };
+        let how = Renewal { holder, id: id.into(), now: 0, grow: true, ahead: 2, call_in: true, rest: false };
         let renewed = view.renew(&mut view.doubtful(), budget, asks, &how);
         let ids: Vec<String> = (0..asks.len()).map(|n| format!("{id}-{n}")).collect();
         lease.written(&renewed, &ids);
@@ -365,7 +365,7 @@ fn a_status_from_an_older_backup_is_raised_before_anything_is_admitted() {
         let mut lease = Lease::default();
         let renew = |lease: &mut Lease, budget: &mut Budget, id: String, asks: &[(Ask, bool)]| {
             let view = lease.begin(true);
-            let how = Renewal { holder: "a", id: id.clone(), now: 0, grow: true, call_in: true, rest: false };
+            let how = Renewal { holder: "a", id: id.clone(), now: 0, grow: true, ahead: 2, call_in: true, rest: false };
             let renewed = view.renew(&mut view.doubtful(), budget, asks, &how);
             lease.written(&renewed, std::slice::from_ref(&id));
             renewed

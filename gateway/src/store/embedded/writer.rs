@@ -162,21 +162,25 @@ fn commit_batch(connection: &Connection, mut batch: Vec<Box<dyn Job>>) {
 
 /// Every job in a savepoint of its own, so that a refused one leaves no trace. `Err`: nothing of the batch was committed.
 fn transaction(connection: &Connection, batch: &mut [Box<dyn Job>]) -> Result<Vec<Result<(), StoreError>>, StoreError> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let say = |statement: &str| -> Result<(), StoreError> {
+        connection.prepare_cached(statement)?.execute([])?;
+        Ok(())
+    };
+    say("BEGIN IMMEDIATE")?;
     let work = || -> Result<_, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for job in batch {
-            connection.execute_batch("SAVEPOINT job")?;
+            say("SAVEPOINT job")?;
             let outcome = job.run(connection);
             match &outcome {
-                Ok(()) => connection.execute_batch("RELEASE job")?,
+                Ok(()) => say("RELEASE job")?,
                 // SQLite may have rolled back the whole transaction already.
                 Err(error) if error.is_storage() => return Err(error.clone()),
                 Err(_) => connection.execute_batch("ROLLBACK TO job; RELEASE job")?,
             }
             outcomes.push(outcome);
         }
-        connection.execute_batch("COMMIT")?;
+        say("COMMIT")?;
         Ok(outcomes)
     };
     let result = work();
