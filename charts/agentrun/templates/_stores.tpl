@@ -35,6 +35,9 @@ shared
 - --s3-endpoint={{ $s3.endpoint }}
 - --s3-bucket={{ $s3.bucket }}
 - --s3-region={{ $s3.region }}
+{{- if $s3.virtualHost }}
+- --s3-virtual-host
+{{- end }}
 {{- with $s3.prefix }}
 - --s3-prefix={{ . }}
 {{- end }}

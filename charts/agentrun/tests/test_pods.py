@@ -96,7 +96,7 @@ class Pods(unittest.TestCase):
             "--s3-ca-file=/etc/agentrun/s3/ca.crt",
         ):
             self.assertIn(argument, gateway["args"])
-        self.assertNotIn("--s3-allow-http", gateway["args"])
+        self.assertFalse({"--s3-allow-http", "--s3-virtual-host"} & set(gateway["args"]))
         secrets = {e["name"]: e["valueFrom"]["secretKeyRef"] for e in gateway["env"] if "secretKeyRef" in e.get("valueFrom", {})}
         self.assertEqual(secrets, {name: {"name": "agentrun-objects", "key": name} for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")})
         volumes = {v.pop("name"): v for v in map(dict, pod["volumes"])}
@@ -108,12 +108,12 @@ class Pods(unittest.TestCase):
 
     def test_one_gateway_with_shared_stores(self):
         """What is not said is not rendered: no authority, no prefix, and nobody to wait for."""
-        stores = '{"postgresql":{"secretName":"a","key":"dsn"},"s3":{"endpoint":"http://s3:9000","bucket":"runs","secretName":"b","allowHttp":true}}'
+        stores = '{"postgresql":{"secretName":"a","key":"dsn"},"s3":{"endpoint":"http://s3:9000","bucket":"runs","secretName":"b","allowHttp":true,"virtualHost":true}}'
         objects = render("", "--set-json", f"gateway.stores={stores}")
         spec = find(objects, "StatefulSet", "agentrun-gateway")["spec"]
         pod = spec["template"]["spec"]
         arguments = pod["containers"][0]["args"]
-        self.assertIn("--s3-allow-http", arguments)
+        self.assertLessEqual({"--s3-allow-http", "--s3-virtual-host"}, set(arguments))
         self.assertFalse([a for a in arguments if a.startswith(("--database-ca", "--s3-ca", "--s3-prefix", "--shutdown-delay"))])
         [database] = pod["volumes"][1]["projected"]["sources"]
         self.assertEqual(database["secret"], {"name": "a", "items": [{"key": "dsn", "path": "url"}]})

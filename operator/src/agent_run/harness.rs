@@ -55,3 +55,93 @@ pub fn resolve(
     }
     Ok(Some(ResolvedHarness { name: name.clone(), template: AgentTemplateSpec { image: None, ..template.clone() } }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn spec(harness: Value) -> AgentRunSpec {
+        serde_json::from_value(json!({
+            "instruction": "Fix it.", "model": "small", "agent": {"harness": harness},
+            "source": {"inline": {"files": [{"path": "a.py", "content": "x"}]}},
+        }))
+        .unwrap()
+    }
+
+    fn template(changes: Value) -> Value {
+        let mut template = json!({"image": "registry.test/pi:1", "dialect": "AnthropicMessages", "command": ["pi", "$(prompt)"]});
+        template.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        template
+    }
+
+    fn approvals(decision: &str) -> ResolvedApprovals {
+        serde_json::from_value(json!({
+            "policyRules": [{"decision": "Allow"}], "runRules": [{"decision": decision}],
+            "timeoutSeconds": 60, "maxPauseSeconds": 0, "submitterMayApprove": true,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_run_may_name_what_the_policy_lists() {
+        for (harness, listed, refused) in [
+            (Value::Null, json!([]), None),
+            (Value::Null, json!(["pi"]), None),
+            (json!("pi"), json!(["codex", "pi"]), None),
+            (json!("pi"), json!([]), Some(r#""pi" is not offered by the policy; allowed: none; leave it out for the built-in agent"#)),
+            (json!("pi"), json!(["codex", "qwen"]), Some(r#""pi" is not offered by the policy; allowed: one of codex, qwen"#)),
+        ] {
+            let policy: AgentPolicySpec = serde_json::from_value(json!({"models": [], "images": [], "harnesses": listed})).unwrap();
+            let outcome = offered(&spec(harness.clone()), &policy);
+            let message = outcome.err().map(|refusal| (refusal.reason, refusal.message));
+            assert_eq!(message, refused.map(|text| (Reason::PolicyDenied, format!("{FIELD}: {text}"))), "{harness} {listed}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_frozen_if_it_fits_the_run() {
+        let hook = json!({"permissions": {"bridge": "Hook", "hook": {"tool": "t", "arguments": "a", "allow": "{}", "deny": "{}"}}});
+        // template, what rules decide, what is refused; waits: it may still come
+        for (name, given, decision, waits, refused) in [
+            ("as it should be", Some(template(json!({}))), None, false, None),
+            ("only allowed", Some(template(json!({}))), Some("Allow"), false, None),
+            ("not there", None, None, true, Some(r#"there is no AgentTemplate "pi""#)),
+            (
+                "without a prompt",
+                Some(template(json!({"command": ["pi"]}))),
+                None,
+                false,
+                Some(r#"AgentTemplate "pi": spec.command: $(prompt)"#),
+            ),
+            (
+                "another dialect",
+                Some(template(json!({"dialect": "Gemini"}))),
+                None,
+                false,
+                Some(r#"speaks AnthropicMessages, the harness "pi" speaks Gemini"#),
+            ),
+            ("asks nobody", Some(template(json!({}))), Some("Ask"), false, Some("does not ask before it acts")),
+            ("denies nothing", Some(template(json!({}))), Some("Deny"), false, Some("does not ask before it acts")),
+            ("asks by a hook", Some(template(hook)), Some("Ask"), false, None),
+        ] {
+            let template: Option<AgentTemplateSpec> = given.map(|value| serde_json::from_value(value).unwrap());
+            let rules = decision.map(approvals);
+            let outcome = resolve(&spec(json!("pi")), template.as_ref(), Dialect::AnthropicMessages, rules.as_ref());
+            match (outcome, refused) {
+                (Ok(Some(resolved)), None) => {
+                    assert_eq!((resolved.name.as_str(), &resolved.template.image), ("pi", &None), "{name}: the image is the run's own");
+                }
+                (Err(NotAccepted::Missing(refusal)), Some(text)) if waits => {
+                    assert!(refusal.message.contains(text), "{name}: {}", refusal.message)
+                }
+                (Err(NotAccepted::Refused(refusal)), Some(text)) if !waits => {
+                    assert!(refusal.message.contains(text), "{name}: {}", refusal.message)
+                }
+                (Ok(resolved), _) => panic!("{name}: {resolved:?}"),
+                (Err(_), _) => panic!("{name}: refused in another way"),
+            }
+        }
+        assert!(matches!(resolve(&spec(Value::Null), None, Dialect::Gemini, Some(&approvals("Deny"))), Ok(None)), "the built-in agent");
+    }
+}

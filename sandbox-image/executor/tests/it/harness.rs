@@ -1,7 +1,10 @@
 //! A command-line agent in place of the built-in one: a small program that does what real ones do, and some things that they
 //! should not.
 
+use std::time::{Duration, Instant};
+
 use agentrun_crds::agent_run_status::{ApprovalState, ResolvedHarness};
+use agentrun_crds::conditions::Reason;
 use agentrun_protocol::{
     event::EventType,
     job::JobApprovals,
@@ -9,10 +12,11 @@ use agentrun_protocol::{
 };
 use agentrun_runner::deadline::unix_now;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake_gateway::{Setup, Turn},
-    sandbox::{mark, marked},
+    sandbox::{eventually, mark, marked},
     whole_run::{Started, finished, setup},
 };
 
@@ -152,6 +156,36 @@ async fn a_spent_budget_ends_it_with_all_it_started() {
     let stubborn = format!("signal.signal(signal.SIGTERM, signal.SIG_IGN)\ncall()\nsubprocess.run(['sleep', '{mark}'])\n");
     let (_, result) = finished(harness(&stubborn, vec![exhausted()])).await;
     assert_eq!((result.outcome, marked(&mark)), (Outcome::BudgetExhausted, Vec::<String>::new()));
+}
+
+#[tokio::test]
+async fn a_cancellation_ends_it_with_all_it_started_also_what_does_not_listen() {
+    for (name, script) in [
+        ("at work", "call()\nsubprocess.run(['sleep', '{mark}'])\n"),
+        ("deaf", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ncall()\nsubprocess.run(['sleep', '{mark}'])\n"),
+        ("gone into the background", "call()\nsubprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM; sleep {mark}; true']).wait()\n"),
+        ("waiting for a person", "call()\nsubprocess.Popen(['sleep', '{mark}'])\nask('Bash', {'command': 'touch x'})\n"),
+    ] {
+        let mark = mark();
+        let mut setup = harness(&script.replace("{mark}", &mark), vec![Turn::Say("")]);
+        let rules = json!([{"tools": ["run_command"], "decision": "Ask"}]);
+        setup.job.approvals = Some(JobApprovals { policy_rules: serde_json::from_value(rules).unwrap(), run_rules: Vec::new() });
+        let started = Started::new(setup).await;
+        let stop = CancellationToken::new();
+        let stopping = async {
+            eventually("its command's start", || marked(&mark).iter().any(|line| line.starts_with("sleep"))).await;
+            if name == "waiting for a person" {
+                started.gateway().asked(1).await;
+            }
+            stop.cancel();
+            Instant::now()
+        };
+        let (outcome, stopped) = tokio::join!(started.run_until(stop.clone()), stopping);
+        assert!(stopped.elapsed() < Duration::from_secs(10), "{name}: {:?}", stopped.elapsed());
+        assert_eq!(outcome.unwrap_err().reason, Reason::Cancelled, "{name}");
+        assert!(started.gateway().seen.lock().unwrap().result.is_none(), "{name}: no result of a run that was cancelled");
+        eventually("the end of all it started", || marked(&mark).is_empty()).await;
+    }
 }
 
 #[tokio::test]

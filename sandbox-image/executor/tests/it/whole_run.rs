@@ -73,7 +73,12 @@ impl Started {
     }
 
     pub async fn run(&self) -> Result<ResultResponse, Failed> {
-        run(self.running.config.clone(), &confined(), CancellationToken::new()).await
+        self.run_until(CancellationToken::new()).await
+    }
+
+    /// The same, as long as nobody asks it to end.
+    pub async fn run_until(&self, stop: CancellationToken) -> Result<ResultResponse, Failed> {
+        run(self.running.config.clone(), &confined(), stop).await
     }
 
     pub fn gateway(&self) -> &Gateway {
@@ -481,8 +486,7 @@ async fn a_stop_ends_it_at_once_with_its_events_sent() {
         stop.cancel();
         std::time::Instant::now()
     };
-    let facts = confined();
-    let (outcome, stopped) = tokio::join!(run(started.running.config.clone(), &facts, stop.clone()), stopping);
+    let (outcome, stopped) = tokio::join!(started.run_until(stop.clone()), stopping);
     assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
     assert_eq!((outcome.as_ref().unwrap_err().reason, outcome.unwrap_err().exit_code()), (Reason::Cancelled, 143));
     assert_eq!(started.gateway().events_of(EventType::Note).last().unwrap()["text"], "the Pod was asked to end");
