@@ -31,7 +31,7 @@ pub fn after(reason: Reason) -> &'static str {
             "Submit again with --dir, whose archive must arrive before the startup deadline, or with a --git URL and --ref that the message has nothing against."
         }
         BudgetExhausted => {
-            "See where it went (kubectl agentrun usage {run}, kubectl agentrun logs {run}), then submit with a larger --requests or --cost, or a smaller task."
+            "See where it went (kubectl agentrun usage {run}, kubectl agentrun logs {run}), then submit with a larger --requests or --cost, or a smaller task; where the message names the namespace's budget, when that begins anew."
         }
         DeadlineExceeded => "Submit with a longer --wall-time, or a smaller task.",
         StepLimitReached => "Submit with more --max-steps, or a smaller task.",

@@ -88,7 +88,7 @@ pub enum Command {
     Rerun(Rerun),
     /// Wait for a run's end; the exit status is the run's
     Wait(Wait),
-    /// What runs have spent of their budgets
+    /// What runs have spent of their budgets, and of their namespace's
     Usage(Usage),
     /// Check what a run needs of the cluster and of your rights
     Doctor,

@@ -70,8 +70,14 @@ fn lines(event: &Event, run: &str, output: &Output) -> Vec<String> {
             vec![row(event, output, Color::Dim, "model", &words)]
         }
         EventType::Budget => {
-            let dimension = if text("dimension").is_empty() { String::new() } else { format!(": {}", text("dimension")) };
-            vec![row(event, output, Color::Yellow, "budget", &format!("{}{dimension}", text("gate")))]
+            let mut words = text("gate").to_owned();
+            if !text("dimension").is_empty() {
+                words.push_str(&format!(": {}", text("dimension")));
+            }
+            if !text("until").is_empty() {
+                words.push_str(&format!(" of the namespace's {} until {}", text("namespacePeriod").to_lowercase(), text("until")));
+            }
+            vec![row(event, output, Color::Yellow, "budget", &words)]
         }
         EventType::Approval => {
             let mut words = format!("{} {}: {} {}", number("id"), text("state"), text("kind"), text("summary"));

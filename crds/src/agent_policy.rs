@@ -4,9 +4,11 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+use crate::agent_policy_status::AgentPolicyStatus;
 use crate::agent_run::{BudgetSpec, Check};
 use crate::approval_rules::ApprovalRule;
 use crate::model_provider::PlainHttp;
+use crate::period::Period;
 
 /// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -18,10 +20,12 @@ use crate::model_provider::PlainHttp;
     plural = "agentpolicies",
     namespaced,
     category = "agents",
+    status = "AgentPolicyStatus",
     doc = "A namespace's ceilings, named `default`.",
     printcolumn(name = "Concurrent", type_ = "integer", json_path = ".spec.limits.concurrentRuns"),
     printcolumn(name = "Steps", type_ = "integer", json_path = ".spec.limits.maxSteps"),
     printcolumn(name = "WallTime", type_ = "string", json_path = ".spec.limits.wallTime"),
+    printcolumn(name = "Spent", type_ = "string", json_path = ".status.spentText"),
     printcolumn(name = "HostUsers", type_ = "string", json_path = ".spec.sandbox.hostUsers"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -44,6 +48,12 @@ pub struct AgentPolicySpec {
     /// Ceilings; a run that asks for more is refused, one that asks for nothing gets min(default, ceiling).
     #[serde(default)]
     pub limits: PolicyLimits,
+    /// What all runs of the namespace together may spend in an hour, a day or a month.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<NamespaceBudget>,
+    /// How often, and how many at once, runs may call the model.
+    #[serde(default, skip_serializing_if = "RateLimits::is_empty")]
+    pub rate_limits: RateLimits,
     /// Walls of the sandbox.
     #[serde(default)]
     pub sandbox: SandboxPolicy,
@@ -52,6 +62,34 @@ pub struct AgentPolicySpec {
     pub approvals: ApprovalPolicy,
     /// Which git repositories runs may start from. Unset: none.
     pub git: Option<GitPolicy>,
+}
+
+/// A ceiling for one period.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceBudget {
+    /// A calendar hour, day or month in UTC.
+    pub period: Period,
+    /// An absent dimension is unlimited.
+    pub limit: BudgetSpec,
+}
+
+/// Each gateway counts by itself. An absent number is the gateway's own.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RateLimits {
+    /// Model calls of one run in a minute.
+    pub requests_per_minute_per_run: Option<i64>,
+    /// Model calls of all runs of the namespace in a minute.
+    pub requests_per_minute_per_namespace: Option<i64>,
+    /// Model calls of one run at once.
+    pub max_in_flight_per_run: Option<i64>,
+}
+
+impl RateLimits {
+    fn is_empty(&self) -> bool {
+        *self == RateLimits::default()
+    }
 }
 
 /// Git repositories as sources.

@@ -178,12 +178,19 @@ impl Budget {
         let Some(held) = self.reservations.iter().find(|r| r.id == id).map(|r| r.amount) else { return false };
         match actual {
             None => self.settle_many(id, held, upstream_attempts.max(held.requests), Amount::default()),
-            Some(actual) => self.settle_many(id, actual, upstream_attempts, actual.saturating_sub(held)),
+            Some(actual) => {
+                let excess = actual.saturating_sub(held);
+                self.settle_many(id, actual, upstream_attempts, excess);
+                if excess != Amount::default() {
+                    self.close();
+                }
+                true
+            }
         }
     }
 
-    /// Replace a reservation by the sum of what several calls took; `excess` is what they took beyond their own reservations.
-    /// Otherwise as `settle`.
+    /// Replace a reservation by the sum of what several calls took; `excess` is what they took beyond their own reservations, and
+    /// is recorded as overrun. Whether that closes the budget is for the caller to say.
     pub fn settle_many(&mut self, id: &str, actual: Amount, upstream_attempts: i64, excess: Amount) -> bool {
         let Some(at) = self.reservations.iter().position(|r| r.id == id) else { return false };
         self.reservations.remove(at);
@@ -191,7 +198,6 @@ impl Budget {
         if excess != Amount::default() {
             let before = self.overrun.unwrap_or_default();
             self.overrun = Some(before.saturating_add(excess));
-            self.close();
         }
         true
     }

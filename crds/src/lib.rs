@@ -2,6 +2,7 @@
 //! the pure budget arithmetic on them. It talks to nothing and imports no other crate of this workspace.
 
 pub mod agent_policy;
+pub mod agent_policy_status;
 pub mod agent_run;
 pub mod agent_run_record;
 pub mod agent_run_status;
@@ -13,11 +14,13 @@ pub mod git;
 pub mod model_provider;
 pub mod names;
 pub mod paths;
+pub mod period;
 pub mod quantity;
 pub mod run_deadline;
 pub mod schema;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec};
+pub use agent_policy_status::AgentPolicyStatus;
 pub use agent_run::{AgentRun, AgentRunSpec};
 pub use agent_run_record::{AgentRunRecord, AgentRunRecordSpec};
 pub use agent_run_status::AgentRunStatus;

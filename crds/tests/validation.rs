@@ -210,6 +210,7 @@ fn round_trip<K: serde::Serialize + serde::de::DeserializeOwned>(object: &Value)
             map.retain(|_, value| !value.is_null());
             map.values_mut().for_each(drop_nulls);
         }
+        value.as_array_mut().into_iter().flatten().for_each(drop_nulls);
     }
     let typed: K = serde_json::from_value(object.clone()).expect("the type reads what the schema accepts");
     let mut written = serde_json::to_value(typed).expect("JSON");

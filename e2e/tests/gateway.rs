@@ -11,6 +11,7 @@ mod gateway {
     mod exchange;
     mod git;
     mod leases;
+    mod namespace_budget;
     mod overspend;
     mod people;
     mod revocation;

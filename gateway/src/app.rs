@@ -12,12 +12,13 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::auth::TokenKeys;
-use crate::budget::{LeasedLedger, Ledger, RateLimits, Rates};
+use crate::budget::{Accounts, CallLimits, LeasedLedger, Ledger, Rates};
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::model::ModelProxy;
 use crate::people::Site;
+use crate::policies::{PolicyDirectory, PolicyWriter};
 use crate::runs::{RunDirectory, StatusWriter};
 use crate::store::Stores;
 use crate::{approvals, artifacts, events, exchange, job, metrics, model, people, result, source};
@@ -37,7 +38,12 @@ pub struct Shared {
     pub keys: TokenKeys,
     pub stores: Stores,
     pub recorder: Arc<dyn Recorder>,
+    pub policies: PolicyDirectory,
+    /// Every budget's place.
+    pub accounts: Accounts,
     pub ledger: Arc<dyn Ledger>,
+    /// Ceilings over what policies say.
+    call_limits: CallLimits,
     pub rates: Rates,
     pub model: ModelProxy,
     pub metrics: Metrics,
@@ -55,20 +61,37 @@ pub struct Parts {
     pub keys: TokenKeys,
     pub stores: Stores,
     pub recorder: Arc<dyn Recorder>,
-    pub max_in_flight_per_run: usize,
-    pub rate_limits: RateLimits,
+    pub call_limits: CallLimits,
 }
 
 impl AppState {
-    /// Starts nothing: the caller runs `runs.run()`, `model.providers.run()` and the sweeps.
+    /// Starts nothing: the caller runs `runs.run()`, `policies.run()`, `model.providers.run()` and the sweeps.
     pub fn assemble(parts: Parts) -> Self {
-        let Parts { clock, kube, namespace, instance, keys, stores, recorder, max_in_flight_per_run, rate_limits } = parts;
+        let Parts { clock, kube, namespace, instance, keys, stores, recorder, call_limits } = parts;
         let runs = RunDirectory::new(kube.clone());
         let status = StatusWriter::new(kube.clone(), runs.clone());
-        let ledger = Arc::new(LeasedLedger::new(&instance, status.clone(), runs.clone(), stores.ledger.clone(), clock.clone()));
-        let model = ModelProxy::new(kube.clone(), &namespace, runs.clone(), max_in_flight_per_run);
-        let (metrics, draining, rates) = (Metrics::default(), AtomicBool::new(false), Rates::new(rate_limits));
-        AppState(Arc::new(Shared { clock, kube, namespace, runs, status, keys, stores, recorder, ledger, rates, model, metrics, draining }))
+        let policies = PolicyDirectory::default();
+        let policy_status = PolicyWriter::new(kube.clone(), policies.clone());
+        let accounts = Accounts { runs: runs.clone(), run_status: status.clone(), policies: policies.clone(), policy_status };
+        let ledger = LeasedLedger::new(&instance, accounts.clone(), kube.clone(), stores.ledger.clone(), clock.clone());
+        AppState(Arc::new(Shared {
+            model: ModelProxy::new(kube.clone(), &namespace, runs.clone()),
+            clock,
+            kube,
+            namespace,
+            runs,
+            status,
+            policies,
+            accounts,
+            keys,
+            stores,
+            recorder,
+            ledger: Arc::new(ledger),
+            call_limits,
+            rates: Rates::default(),
+            metrics: Metrics::default(),
+            draining: AtomicBool::new(false),
+        }))
     }
 }
 
@@ -78,9 +101,14 @@ impl Shared {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// What bounds the calls of a namespace's runs, besides budgets.
+    pub fn call_limits(&self, namespace: &str) -> CallLimits {
+        self.policies.get(namespace).map_or(self.call_limits, |policy| self.call_limits.over(&policy.spec.rate_limits))
+    }
+
     /// Whether the watches are in and the process is not ending.
     pub fn is_ready(&self) -> bool {
-        self.runs.is_synced() && !self.draining.load(Ordering::Acquire)
+        self.runs.is_synced() && self.policies.is_synced() && !self.draining.load(Ordering::Acquire)
     }
 }
 

@@ -26,6 +26,11 @@ impl Clock {
         (self.0)()
     }
 
+    /// As a point in time.
+    pub fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::from_millisecond(self.unix_millis()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+    }
+
     /// Unix seconds.
     pub fn unix_seconds(&self) -> i64 {
         self.unix_millis().div_euclid(1000)
@@ -33,7 +38,6 @@ impl Clock {
 
     /// RFC 3339 with milliseconds, UTC.
     pub fn rfc3339_millis(&self) -> String {
-        let now = jiff::Timestamp::from_millisecond(self.unix_millis()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-        format!("{now:.3}")
+        format!("{:.3}", self.now())
     }
 }

@@ -51,13 +51,13 @@ pub struct Config {
     /// Most open connections of one listener.
     #[arg(long, default_value_t = 2048)]
     pub max_connections: usize,
-    /// Most model calls of one run at once, on this process.
+    /// Most model calls of one run at once, on this process; an AgentPolicy may say fewer.
     #[arg(long, default_value_t = 64)]
     pub max_in_flight_per_run: usize,
-    /// Most model calls of one run in a minute, on this process; absent: any number.
+    /// Most model calls of one run in a minute, on this process; absent: any number. An AgentPolicy may say fewer.
     #[arg(long)]
     pub requests_per_minute_per_run: Option<NonZeroU32>,
-    /// Most model calls of all runs of a namespace in a minute, on this process; absent: any number.
+    /// Most model calls of all runs of a namespace in a minute, on this process; absent: any number. An AgentPolicy may say fewer.
     #[arg(long)]
     pub requests_per_minute_per_namespace: Option<NonZeroU32>,
     /// Log as JSON lines rather than text.

@@ -1,13 +1,16 @@
-//! An API server in memory for tests: one AgentRun with optimistic concurrency and the status rules that matter here, Pods,
-//! Secrets, reviews, and faults on demand. Several clients may share it, as several gateways share a cluster.
+//! An API server in memory for tests: one AgentRun and one AgentPolicy with optimistic concurrency and the status rules that
+//! matter here, Pods, Secrets, reviews, Events, a clock, and faults on demand. Several clients may share it, as several gateways share a cluster.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use agentrun_crds::AgentRun;
-use agentrun_crds::budget::Budget;
+use agentrun_crds::agent_policy_status::PeriodStatus;
+use agentrun_crds::budget::{Amount, Budget, Limit, Reservation, Spent};
+use agentrun_crds::period::Period;
+use agentrun_crds::{AgentPolicy, AgentRun};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -27,14 +30,28 @@ pub enum Fault {
 }
 
 /// Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct FakeApi(Arc<Mutex<State>>);
+
+impl Default for FakeApi {
+    /// Empty, ten seconds after the fixture's exchange.
+    fn default() -> Self {
+        let clock = Arc::new(AtomicI64::new(crate::fixtures::NOW + 10));
+        FakeApi(Arc::new(Mutex::new(State { clock, ..State::default() })))
+    }
+}
 
 #[derive(Default)]
 pub struct State {
     /// The AgentRun; null when deleted.
     pub run: Value,
+    /// The namespace's AgentPolicy; null if there is none.
+    policy: Value,
     version: u64,
+    /// Events that were created, by name.
+    pub events: HashMap<String, Value>,
+    /// Unix seconds.
+    clock: Arc<AtomicI64>,
     /// By path `namespaces/<ns>/<plural>/<name>`.
     pub objects: HashMap<String, Value>,
     /// `TokenReview.status` by token.
@@ -61,6 +78,52 @@ impl FakeApi {
         let api = FakeApi::default();
         api.lock().set_run(run);
         api
+    }
+
+    /// What gateways go by.
+    pub fn clock(&self) -> Arc<AtomicI64> {
+        self.lock().clock.clone()
+    }
+
+    /// Unix seconds.
+    pub fn set_clock(&self, seconds: i64) {
+        self.lock().clock.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Give the run's namespace an AgentPolicy with these budgets and rate limits, or change them. Gateways that run already do not
+    /// see it.
+    pub fn set_policy(&self, budgets: Value, rate_limits: Value) {
+        let mut state = self.lock();
+        let (namespace, status) = (state.run["metadata"]["namespace"].clone(), state.policy["status"].clone());
+        let uid = "33333333-3333-4333-8333-333333333333";
+        let mut policy = json!({
+            "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentPolicy",
+            "metadata": { "name": "default", "namespace": namespace, "uid": uid },
+            "spec": { "models": [], "images": [], "budgets": budgets, "rateLimits": rate_limits },
+        });
+        if status.is_object() {
+            policy["status"] = status;
+        }
+        state.set(true, policy);
+    }
+
+    /// Delete the policy and make it again.
+    pub fn forget_policy_status(&self) {
+        let mut state = self.lock();
+        state.policy["status"] = Value::Null;
+        state.policy["metadata"]["uid"] = json!("44444444-4444-4444-8444-444444444444");
+        let policy = state.policy.clone();
+        state.set(true, policy);
+    }
+
+    /// The policy as it stands.
+    pub fn policy(&self) -> Option<AgentPolicy> {
+        serde_json::from_value(self.lock().policy.clone()).unwrap()
+    }
+
+    /// What stands of one of its periods.
+    pub fn period(&self, period: Period) -> PeriodStatus {
+        self.policy().unwrap().status.unwrap_or_default().of(period).unwrap().clone()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -143,19 +206,29 @@ impl State {
     fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
         self.requests.push(format!("{method} {path}"));
         let json: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-        let ours = |run: &Value| {
-            let name = |field: &str| run["metadata"][field].as_str().unwrap_or_default().to_owned();
-            format!("/apis/agentrun.dev/v1alpha1/namespaces/{}/agentruns/{}", name("namespace"), name("name"))
-        };
-        if *method == Method::GET && path == ours(&self.run) {
-            return match self.read_fault {
-                Some(Fault::Hang) => None,
-                Some(_) => status(500, "InternalError"),
-                None => Some((StatusCode::OK, self.run.clone())),
-            };
+        for of_policy in [false, true] {
+            let object = self.object(of_policy);
+            let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+            let plural = if of_policy { "agentpolicies" } else { "agentruns" };
+            let ours = format!("/apis/agentrun.dev/v1alpha1/namespaces/{}/{plural}/{}", name("namespace"), name("name"));
+            if *method == Method::GET && path == ours {
+                return match self.read_fault.filter(|_| !of_policy) {
+                    Some(Fault::Hang) => None,
+                    Some(_) => status(500, "InternalError"),
+                    None => Some((StatusCode::OK, object.clone())),
+                };
+            }
+            if *method == Method::PATCH && path == format!("{ours}/status") {
+                return self.patch(of_policy, &json);
+            }
         }
-        if *method == Method::PATCH && path == format!("{}/status", ours(&self.run)) {
-            return self.patch(&json);
+        if path.ends_with("/events") {
+            let name = json["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            if self.events.contains_key(&name) {
+                return status(409, "AlreadyExists");
+            }
+            self.events.insert(name, json.clone());
+            return Some((StatusCode::CREATED, json));
         }
         if path.ends_with("/tokenreviews") {
             let token = json["spec"]["token"].as_str().unwrap_or_default();
@@ -178,53 +251,97 @@ impl State {
         }
     }
 
-    fn patch(&mut self, patch: &Value) -> Option<(StatusCode, Value)> {
+    fn patch(&mut self, of_policy: bool, patch: &Value) -> Option<(StatusCode, Value)> {
         let fault = self.patch_faults.pop_front();
         match fault {
             Some(Fault::Conflict) => {
-                let run = self.run.clone();
-                self.set_run(run);
+                let same = self.object(of_policy).clone();
+                self.set(of_policy, same);
             }
             Some(Fault::Broken) => return status(500, "InternalError"),
             Some(Fault::Hang) => return None,
             Some(Fault::ReplyLost) | None => {}
         }
-        let current = self.run["metadata"].clone();
+        let current = self.object(of_policy)["metadata"].clone();
         if patch["metadata"]["resourceVersion"] != current["resourceVersion"] || patch["metadata"]["uid"] != current["uid"] {
             return status(409, "Conflict");
         }
-        let mut run = self.run.clone();
-        merge(&mut run["status"], &patch["status"]);
-        self.check_rules(&run);
-        self.set_run(run);
+        let before = self.object(of_policy).clone();
+        let mut after = before.clone();
+        merge(&mut after["status"], &patch["status"]);
+        if of_policy {
+            self.check_periods(&before, &after);
+        } else {
+            self.check_budget(&before, &after);
+        }
+        self.set(of_policy, after);
         self.writes += 1;
-        if fault == Some(Fault::ReplyLost) { status(500, "InternalError") } else { Some((StatusCode::OK, self.run.clone())) }
+        if fault == Some(Fault::ReplyLost) { status(500, "InternalError") } else { Some((StatusCode::OK, self.object(of_policy).clone())) }
     }
 
-    /// The CRD's own rules on the budget, and the promise: spent and reserved never pass the limit unless a provider overran.
-    fn check_rules(&mut self, after: &Value) {
+    fn object(&self, of_policy: bool) -> &Value {
+        if of_policy { &self.policy } else { &self.run }
+    }
+
+    fn set(&mut self, of_policy: bool, mut object: Value) {
+        if !of_policy {
+            return self.set_run(object);
+        }
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.policy = object;
+    }
+
+    fn check_budget(&mut self, before: &Value, after: &Value) {
         let budget = |run: &Value| serde_json::from_value::<Budget>(run["status"]["budget"].clone()).ok();
-        let (Some(before), Some(after)) = (budget(&self.run), budget(after)) else { return };
+        let (Some(before), Some(after)) = (budget(before), budget(after)) else { return };
+        self.check_rules((before.spent, &before.reservations), (after.spent, &after.reservations), after.limit, after.overrun);
+    }
+
+    fn check_periods(&mut self, before: &Value, after: &Value) {
+        let periods = |policy: &Value| serde_json::from_value::<Vec<PeriodStatus>>(policy["status"]["budgets"].clone()).unwrap_or_default();
+        let before = periods(before);
+        for after in periods(after) {
+            let same = before.iter().find(|before| before.period == after.period && before.starts_at == after.starts_at);
+            let before = same.map_or((Spent::default(), &[][..]), |before| (before.spent, &before.reservations[..]));
+            self.check_rules(before, (after.spent, &after.reservations), after.limit.ceilings(), after.overrun);
+        }
+    }
+
+    /// The CRDs' own rules on budgets, and the promise: spent and reserved never pass the limit unless a provider overran. Where a
+    /// limit was lowered they do not rise.
+    fn check_rules(
+        &mut self,
+        (before, held_before): (Spent, &[Reservation]),
+        (after, held): (Spent, &[Reservation]),
+        limit: Limit,
+        overrun: Option<Amount>,
+    ) {
         let mut broken = |rule: &str| self.violations.push(rule.to_owned());
-        if after.spent.requests < before.spent.requests
-            || after.spent.input_tokens < before.spent.input_tokens
-            || after.spent.output_tokens < before.spent.output_tokens
-            || after.spent.cost_micros < before.spent.cost_micros
-            || after.spent.upstream_attempts < before.spent.upstream_attempts
+        if after.requests < before.requests
+            || after.input_tokens < before.input_tokens
+            || after.output_tokens < before.output_tokens
+            || after.cost_micros < before.cost_micros
+            || after.upstream_attempts < before.upstream_attempts
         {
             broken("spent fell");
         }
-        if after.reservations.len() > agentrun_crds::budget::MAX_RESERVATIONS {
+        if held.len() > agentrun_crds::budget::MAX_RESERVATIONS {
             broken("too many reservations");
         }
-        let held = after.reserved();
-        let within = |limit: Option<i64>, sum: i64| limit.is_none_or(|limit| sum <= limit);
-        let fits = after.spent.requests + held.requests <= after.limit.requests
-            && within(after.limit.input_tokens, after.spent.input_tokens + held.input_tokens)
-            && within(after.limit.output_tokens, after.spent.output_tokens + held.output_tokens)
-            && within(after.limit.cost_micros, after.spent.cost_micros + held.cost_micros);
-        if !fits && after.overrun.is_none() {
-            broken("spent and reserved pass the limit");
+        let sum = |of: fn(Amount) -> i64, spent: i64, held: &[Reservation]| held.iter().fold(spent, |sum, r| sum + of(r.amount));
+        type Row = (Option<i64>, fn(Amount) -> i64, i64, i64);
+        let rows: [Row; 4] = [
+            (Some(limit.requests), |amount| amount.requests, before.requests, after.requests),
+            (limit.input_tokens, |amount| amount.input_tokens, before.input_tokens, after.input_tokens),
+            (limit.output_tokens, |amount| amount.output_tokens, before.output_tokens, after.output_tokens),
+            (limit.cost_micros, |amount| amount.cost_micros, before.cost_micros, after.cost_micros),
+        ];
+        for (limit, of, before, after) in rows {
+            let (before, after) = (sum(of, before, held_before), sum(of, after, held));
+            if overrun.is_none() && limit.is_some_and(|limit| after > limit.max(before)) {
+                broken("spent and reserved pass the limit");
+            }
         }
     }
 }

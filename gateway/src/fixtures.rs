@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::app::{AppState, Parts, Recorder, sandbox_router};
 use crate::auth::TokenKeys;
-use crate::budget::RateLimits;
+use crate::budget::{CallLimits, RateLimits};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fake_api::FakeApi;
@@ -114,7 +114,7 @@ pub struct Gateway {
     _folder: tempfile::TempDir,
 }
 
-/// A gateway process named `instance` that has seen the run, with a clock ten seconds after the exchange.
+/// A gateway process named `instance` that has seen the run, with the API server's clock: ten seconds after the exchange, unless a test sets it.
 pub fn gateway(api: &FakeApi, instance: &str) -> Gateway {
     gateway_with(api, instance, RateLimits::default())
 }
@@ -128,7 +128,8 @@ pub fn stores(folder: &Path, clock: Clock) -> Stores {
 /// The same with limits per minute.
 pub fn gateway_with(api: &FakeApi, instance: &str, rate_limits: RateLimits) -> Gateway {
     let folder = tempfile::tempdir().unwrap();
-    let clock = Clock::from_fn(|| (NOW + 10) * 1000);
+    let seconds = api.clock();
+    let clock = Clock::from_fn(move || seconds.load(std::sync::atomic::Ordering::Relaxed) * 1000);
     let events = Recorded::default();
     let (_, keys) = TokenKeys::new(ring());
     let state = AppState::assemble(Parts {
@@ -139,10 +140,10 @@ pub fn gateway_with(api: &FakeApi, instance: &str, rate_limits: RateLimits) -> G
         keys,
         stores: stores(folder.path(), clock),
         recorder: Arc::new(events.clone()),
-        max_in_flight_per_run: 64,
-        rate_limits,
+        call_limits: CallLimits { rates: rate_limits, in_flight: 64 },
     });
     tokio::spawn(state.ledger.keep());
+    state.policies.insert_for_test(api.policy());
     if api.lock().run.is_object() {
         state.runs.insert_for_test(api.run());
     }

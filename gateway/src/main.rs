@@ -8,7 +8,7 @@ use agentrun_gateway::aggregated::{self, FrontProxy};
 use agentrun_gateway::app::{AppState, Parts, operations_router, people_router, sandbox_router};
 use agentrun_gateway::approvals::Expiry;
 use agentrun_gateway::auth::TokenKeys;
-use agentrun_gateway::budget::{Orphans, RateLimits};
+use agentrun_gateway::budget::{CallLimits, Orphans, RateLimits};
 use agentrun_gateway::clock::Clock;
 use agentrun_gateway::config::Config;
 use agentrun_gateway::events::LogRecorder;
@@ -82,14 +82,17 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         keys,
         stores: stores.clone(),
         recorder: Arc::new(recorder.clone()),
-        max_in_flight_per_run: config.max_in_flight_per_run,
-        rate_limits: RateLimits { run: config.requests_per_minute_per_run, namespace: config.requests_per_minute_per_namespace },
+        call_limits: CallLimits {
+            rates: RateLimits { run: config.requests_per_minute_per_run, namespace: config.requests_per_minute_per_namespace },
+            in_flight: config.max_in_flight_per_run,
+        },
     });
 
     state.ledger.recover().await.context("the budget's ledger cannot be read")?;
     let proxy = state.model.clone();
     tokio::spawn(state.model.revocation.clone().heed_the_watch());
     tokio::spawn(state.runs.clone().run());
+    tokio::spawn(state.policies.clone().run(state.kube.clone()));
     tokio::spawn(state.model.providers.clone().run());
     tokio::spawn(recorder.run(state.runs.clone()));
     let resign = CancellationToken::new();
@@ -98,8 +101,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(Expiry { status: state.status.clone(), directory: state.runs.clone(), clock: clock.clone() }.run());
     tokio::spawn(state.ledger.keep());
     tokio::spawn(Fetcher::new(&state, leader, config.data_dir.clone()).run());
-    let longest_call = Box::new(move |_: &str| proxy.longest_call());
-    tokio::spawn(Orphans { ledger: state.ledger.clone(), directory: state.runs.clone(), clock, longest_call }.run());
+    let longest_call = Box::new(move || proxy.longest_call());
+    tokio::spawn(Orphans { ledger: state.ledger.clone(), accounts: state.accounts.clone(), clock, longest_call }.run());
 
     let tcp = bind("sandbox", config.sandbox_listen).await?;
     // The aggregated listener has people behind it too.
@@ -117,7 +120,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let router = aggregated::router(state.clone(), front_proxy);
     let aggregated = Listener { name: "aggregated", tcp, tls, router, max_connections };
     tokio::select! {
-        () = state.runs.wait_synced() => {}
+        () = state.accounts.wait_synced() => {}
         () = ending.asked() => return Ok(()),
     }
     let mut sandbox = tokio::spawn(sandbox.serve(sandbox_stop.clone()));

@@ -19,10 +19,13 @@ def grants(objects, kind, name):
 
 class Roles(unittest.TestCase):
     def test_the_gateway_in_the_cluster(self):
-        """No Secrets, no Pods but to look at one, no write but status, submitting, cancelling and reviews."""
+        """No Secrets, no Pods but to look at one, no write but status, submitting, cancelling, Events and reviews."""
         self.assertEqual(grants(render(), "ClusterRole", "agentrun-gateway"), {
             ("agentrun.dev", "agentruns", ""): {"get", "list", "watch", "create", "patch"},
             ("agentrun.dev", "agentruns/status", ""): {"patch"},
+            ("agentrun.dev", "agentpolicies", ""): {"get", "list", "watch"},
+            ("agentrun.dev", "agentpolicies/status", ""): {"patch"},
+            ("events.k8s.io", "events", ""): {"create"},
             ("", "pods", ""): {"get"},
             ("authentication.k8s.io", "tokenreviews", ""): {"create"},
             ("authorization.k8s.io", "subjectaccessreviews", ""): {"create"},

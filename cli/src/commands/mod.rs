@@ -11,6 +11,7 @@ pub mod patch;
 pub mod rerun;
 pub mod submit;
 pub mod usage;
+mod usage_of_namespace;
 pub mod wait;
 pub mod watch;
 pub mod why;

@@ -5,6 +5,7 @@ use agentrun_crds::budget::{Limit, Spent};
 use agentrun_crds::quantity::micros_text;
 use kube::ResourceExt;
 
+use super::usage_of_namespace;
 use crate::arguments::Usage;
 use crate::cluster::Cluster;
 use crate::exit::Exit;
@@ -19,6 +20,11 @@ pub async fn run(cluster: &Cluster, arguments: &Usage, output: &Output) -> Resul
     };
     for line in table(&runs, arguments.all_namespaces) {
         output.line(&line)?;
+    }
+    if arguments.run.is_none() && !arguments.all_namespaces {
+        for line in usage_of_namespace::lines(cluster).await? {
+            output.line(&line)?;
+        }
     }
     Ok(Exit::Succeeded)
 }

@@ -1,8 +1,9 @@
 //! Rules of `AgentPolicy`: its one name, the bounds of what a namespace may offer, and the defaults of its ceilings.
 
-use super::grammar;
 use super::node::Node;
+use super::{agent_policy_status, grammar};
 use crate::names;
+use crate::period::Period;
 
 pub fn shape(policy: &mut Node<'_>) {
     policy.rule(
@@ -36,6 +37,14 @@ pub fn shape(policy: &mut Node<'_>) {
     grammar::duration(limits.at("startupDeadline").default("5m"), 1);
     grammar::budget_spec(&mut limits.at("budget"));
 
+    spec.at("budgets").list_by("period", 0, Period::ALL.len());
+    let limit = &mut spec.at("budgets[].limit");
+    grammar::period_limit(limit);
+    let rates = &mut spec.at("rateLimits");
+    rates.at("requestsPerMinutePerRun").range(1, 1_000_000);
+    rates.at("requestsPerMinutePerNamespace").range(1, 1_000_000);
+    rates.at("maxInFlightPerRun").range(1, 512);
+
     let approvals = &mut spec.at("approvals");
     grammar::approval_rules(&mut approvals.at("rules"), 32);
     grammar::duration(approvals.at("timeout").default("30m"), 24);
@@ -64,4 +73,6 @@ pub fn shape(policy: &mut Node<'_>) {
     grammar::quantity(sandbox.at("cpu").default("1"), "256");
     grammar::quantity(sandbox.at("memory").default("1Gi"), "4Ti");
     grammar::quantity(sandbox.at("workspace").default("1Gi"), "4Ti");
+
+    agent_policy_status::shape(&mut policy.at("status"));
 }

@@ -5,18 +5,10 @@ use super::node::Node;
 use crate::budget::MAX_RESERVATIONS;
 
 /// A dimension, and whether its limit may be absent (= unlimited).
-const DIMENSIONS: [(&str, bool); 4] = [("requests", false), ("inputTokens", true), ("outputTokens", true), ("costMicros", true)];
+pub const DIMENSIONS: [(&str, bool); 4] = [("requests", false), ("inputTokens", true), ("outputTokens", true), ("costMicros", true)];
 
 pub fn shape(budget: &mut Node<'_>) {
-    for part in ["limit", "spent", "reservations[]", "overrun"] {
-        amounts(&mut budget.at(part));
-    }
-    budget.at("spent.upstreamAttempts").natural();
-    budget.at("reservations").list_by("id", 0, MAX_RESERVATIONS);
-    budget.at("reservations[].id").chars(1, 128);
-    budget.at("reservations[].holder").chars(1, 253);
-    budget.at("reservations[].since").natural();
-
+    bounds(budget);
     for (dimension, optional) in DIMENSIONS {
         let limit = format!("self.limit.{dimension} <= oldSelf.limit.{dimension}");
         let limit = match optional {
@@ -29,9 +21,7 @@ pub fn shape(budget: &mut Node<'_>) {
             .rule_on(&format!("spent.{dimension}"), format!("self.spent.{dimension} >= oldSelf.spent.{dimension}"), "never falls")
             .rule_on(
                 &format!("spent.{dimension}"),
-                format!(
-                    "{unlimited}has(self.overrun) || self.spent.{dimension} + (has(self.reservations) ? self.reservations.map(r, r.{dimension}).sum() : 0) <= self.limit.{dimension}"
-                ),
+                format!("{unlimited}has(self.overrun) || {} <= self.limit.{dimension}", taken("self", dimension)),
                 "plus what is reserved must be within the limit, unless overrun says by how much a provider went beyond",
             );
     }
@@ -58,6 +48,23 @@ pub fn shape(budget: &mut Node<'_>) {
             ),
             "never falls and is never removed",
         );
+}
+
+/// Bounds of a budget's parts, be it a run's or a period's.
+pub fn bounds(budget: &mut Node<'_>) {
+    for part in ["limit", "spent", "reservations[]", "overrun"] {
+        amounts(&mut budget.at(part));
+    }
+    budget.at("spent.upstreamAttempts").natural();
+    budget.at("reservations").list_by("id", 0, MAX_RESERVATIONS);
+    budget.at("reservations[].id").chars(1, 128);
+    budget.at("reservations[].holder").chars(1, 253);
+    budget.at("reservations[].since").natural();
+}
+
+/// What is spent and reserved in a dimension, as CEL.
+pub fn taken(of: &str, dimension: &str) -> String {
+    format!("{of}.spent.{dimension} + (has({of}.reservations) ? {of}.reservations.map(r, r.{dimension}).sum() : 0)")
 }
 
 /// No dimension is negative.

@@ -163,6 +163,17 @@ pub fn budget_spec(node: &mut Node<'_>) {
     decimal(&mut node.at("cost"));
 }
 
+/// What all runs of a namespace may spend in a period.
+pub fn period_limit(node: &mut Node<'_>) {
+    for dimension in ["requests", "inputTokens", "outputTokens"] {
+        node.at(dimension).range(1, 1_000_000_000_000_000);
+    }
+    decimal(&mut node.at("cost"));
+    let members = node.fields();
+    let members: Vec<String> = members.iter().map(|field| format!("has(self.{field})")).collect();
+    node.rule(members.join(" || "), "must limit at least one of requests, inputTokens, outputTokens and cost");
+}
+
 /// An image reference; `pattern` also admits one `*` at the end.
 pub fn image(node: &mut Node<'_>, pattern: bool) {
     let (star, also) = if pattern { ("[*]?", ", or the beginning of one and '*'") } else { ("", "") };

@@ -3,6 +3,7 @@
 //! looks at an object: the API server enforces all of it, so that a bug of ours cannot break a promise.
 
 mod agent_policy;
+mod agent_policy_status;
 mod agent_run;
 mod agent_run_record;
 mod agent_run_status;

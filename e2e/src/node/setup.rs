@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use agentrun_crds::agent_policy::{AgentPolicy, AgentPolicySpec, ApprovalPolicy, GitPolicy, OfferedModel, PolicyLimits, SandboxPolicy};
+use agentrun_crds::agent_policy::{
+    AgentPolicy, AgentPolicySpec, ApprovalPolicy, GitPolicy, OfferedModel, PolicyLimits, RateLimits, SandboxPolicy,
+};
 use agentrun_crds::model_provider::{
     Caps, Dialect, ModelProvider, ModelProviderSpec, NamespaceSelector, PlainHttp, Price, ProvidedModel, SecretKeyRef, Timeouts,
 };
@@ -152,6 +154,8 @@ impl Story {
                 checks: None,
                 required_checks: Vec::new(),
                 limits: offer.limits,
+                budgets: Vec::new(),
+                rate_limits: RateLimits::default(),
                 sandbox: offer.sandbox,
                 approvals: offer.approvals,
                 git: offer.git,

@@ -116,8 +116,10 @@ async fn policies_and_providers_change_freely() {
     for (plural, yaml, name) in
         [("agentpolicies", POLICY, "default"), ("modelproviders", PROVIDER, "provider"), ("agentrunrecords", RECORD, "record")]
     {
-        let (raw, table) = (kind(plural).await, Table::read(yaml));
+        let table = Table::read(yaml);
         for row in &table.accepted {
+            // A namespace of its own: a policy has one name.
+            let raw = kind(plural).await;
             let (steps, last) = table.update(row);
             let live = lead(&raw, name, &steps).await;
             assert_eq!(surprise(row, true, &write(&raw, name, &live, &last).await), None);
@@ -139,21 +141,30 @@ async fn a_run_changes_along_its_rules() {
 }
 
 /// A refused write changes nothing, so one object serves all the rows of a state.
-#[tokio::test]
-async fn a_run_changes_along_nothing_else() {
-    let (raw, table) = (kind("agentruns").await, Table::read(RUN));
+async fn changes_along_nothing_else(plural: &str, yaml: &str, name: &str) {
+    let table = Table::read(yaml);
     let mut surprises = Vec::new();
-    for (number, state) in table.states.keys().enumerate() {
-        let name = format!("run-{number}");
-        let live = lead(&raw, &name, &table.steps(state)).await;
+    for state in table.states.keys() {
+        let raw = kind(plural).await;
+        let live = lead(&raw, name, &table.steps(state)).await;
         for row in table.refused.iter().filter(|row| row.state.as_ref() == Some(state)) {
             let (_, last) = table.update(row);
-            surprises.extend(surprise(row, false, &write(&raw, &name, &live, &last).await));
+            surprises.extend(surprise(row, false, &write(&raw, name, &live, &last).await));
         }
-        let after = raw.get(&name).await.expect("the run is there");
-        assert_eq!((&after["spec"], &after["status"]), (&live["spec"], &live["status"]), "a refused write changed a run in state {state}");
+        let after = raw.get(name).await.expect("it is there");
+        assert_eq!((&after["spec"], &after["status"]), (&live["spec"], &live["status"]), "a refused write changed one in state {state}");
     }
     assert!(surprises.is_empty(), "{} surprises:\n{}", surprises.len(), surprises.join("\n"));
+}
+
+#[tokio::test]
+async fn a_run_changes_along_nothing_else() {
+    changes_along_nothing_else("agentruns", RUN, "run").await;
+}
+
+#[tokio::test]
+async fn a_policys_status_changes_along_nothing_else() {
+    changes_along_nothing_else("agentpolicies", POLICY, "default").await;
 }
 
 /// Whoever writes a status without a guarded field is refused, and the object stays as it was.

@@ -1,6 +1,8 @@
-//! The budget ledger. A run's budget stands in `AgentRun.status`; this process takes slices of it by compare-and-swap and
-//! admits calls from them.
+//! The budget ledger. A run's budget stands in `AgentRun.status`, its namespace's in `AgentPolicy.status`; this process takes
+//! slices of them by compare-and-swap and admits calls from them.
 
+mod account;
+mod accounts;
 mod ask;
 mod leased;
 mod orphans;
@@ -12,16 +14,19 @@ use std::sync::Arc;
 
 use agentrun_crds::AgentRun;
 use agentrun_crds::budget::{Amount, Dimension};
+use agentrun_crds::period::Window;
 use agentrun_protocol::token::Claims;
 use futures::future::BoxFuture;
 
 use crate::error::ApiError;
 use crate::store::StoreError;
 
+pub use account::Account;
+pub use accounts::Accounts;
 pub use ask::{Ask, Granted, Price, plan};
 pub use leased::LeasedLedger;
 pub use orphans::Orphans;
-pub use rate::{RateLimits, Rates, TooSoon};
+pub use rate::{CallLimits, RateLimits, Rates, TooSoon};
 pub use reservation::{Charge, Dispatched, Reserved};
 
 /// Why a call is not admitted.
@@ -36,6 +41,9 @@ pub enum NotAdmitted {
     /// The rest is reserved by calls in flight; a later retry can help.
     #[error("the rest of the budget's {0} is reserved by calls in flight")]
     Contended(Dimension),
+    /// What all runs of the namespace may spend in a period is spent: no retry within it can help.
+    #[error("the {dimension} of the namespace's budget of this {} are spent", window.period)]
+    NamespaceExhausted { dimension: Dimension, window: Window, seconds_left: i64 },
     /// As many calls are in flight as a run may have.
     #[error("too many calls are in flight")]
     TooManyInFlight,
@@ -49,12 +57,12 @@ pub enum NotAdmitted {
 
 /// Admits model calls and books what they took.
 pub trait Ledger: Send + Sync + 'static {
-    /// Admit one call at its worst case. `claims` are checked on the run as given, which must be confirmed, or on the very object
-    /// that the reservation is written to.
+    /// Admit one call at its worst case, in the run's budget and in those of its namespace. `claims` are checked on the run as
+    /// given, which must be confirmed, or on the very object that the reservation is written to.
     fn reserve(&self, run: Arc<AgentRun>, claims: Claims, ask: Ask) -> BoxFuture<'static, Result<Reserved, NotAdmitted>>;
 
     /// Charge reservations in full whose holder no longer answers for them.
-    fn charge_in_full(&self, run: Arc<AgentRun>, ids: Vec<String>);
+    fn charge_in_full(&self, account: Account, ids: Vec<String>);
 
     /// Ids that this process answers for.
     fn is_live(&self, id: &str) -> bool;
@@ -76,7 +84,7 @@ pub trait Ledger: Send + Sync + 'static {
     fn idle(&self) -> BoxFuture<'static, ()>;
 }
 
-/// What a settlement came to.
+/// What a settlement came to, in the run's budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub actual: Amount,

@@ -5,12 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentrun_crds::AgentRun;
-use agentrun_crds::budget::{Gate, Reservation};
+use agentrun_crds::budget::Reservation;
 
-use super::Ledger;
+use super::{Account, Accounts, Ledger};
 use crate::clock::Clock;
-use crate::runs::RunDirectory;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
 /// Time for the write that settles a call that ended.
@@ -19,16 +17,16 @@ const MARGIN_SECONDS: i64 = 120;
 /// The sweep.
 pub struct Orphans {
     pub ledger: Arc<dyn Ledger>,
-    pub directory: RunDirectory,
+    pub accounts: Accounts,
     pub clock: Clock,
-    /// Longest total time of a call to the named provider, in seconds.
-    pub longest_call: Box<dyn Fn(&str) -> i64 + Send + Sync>,
+    /// Longest total time of a call to any provider, in seconds.
+    pub longest_call: Box<dyn Fn() -> i64 + Send + Sync>,
 }
 
 impl Orphans {
     /// Sweep now and then, for ever.
     pub async fn run(self) {
-        self.directory.wait_synced().await;
+        self.accounts.wait_synced().await;
         loop {
             self.sweep();
             tokio::time::sleep(SWEEP_EVERY).await;
@@ -37,21 +35,19 @@ impl Orphans {
 
     fn sweep(&self) {
         let now = self.clock.unix_seconds();
-        for run in self.directory.snapshot() {
-            let ids = self.orphans_of(&run, now);
+        for account in self.accounts.snapshot(self.clock.now()) {
+            let ids = self.orphans_of(&account, now);
             if !ids.is_empty() {
-                tracing::warn!(run = crate::runs::name(&run), count = ids.len(), "reservations without a holder are charged in full");
-                self.ledger.charge_in_full(run, ids);
+                tracing::warn!(account = account.name(), count = ids.len(), "reservations without a holder are charged in full");
+                self.ledger.charge_in_full(account, ids);
             }
         }
     }
 
-    fn orphans_of(&self, run: &AgentRun, now: i64) -> Vec<String> {
-        let Some(status) = &run.status else { return Vec::new() };
-        let Some(budget) = status.budget.as_ref().filter(|budget| budget.gate != Gate::Closed) else { return Vec::new() };
-        let longest = status.resolved.as_ref().map_or(0, |resolved| (self.longest_call)(&resolved.model.provider));
+    fn orphans_of(&self, account: &Account, now: i64) -> Vec<String> {
         let live = |id: &str| self.ledger.is_live(id);
-        budget.reservations.iter().filter(|r| is_orphan(r, self.ledger.holder(), &live, longest, now)).map(|r| r.id.clone()).collect()
+        let orphan = |r: &&Reservation| is_orphan(r, self.ledger.holder(), &live, (self.longest_call)(), now);
+        account.reservations().iter().filter(orphan).map(|r| r.id.clone()).collect()
     }
 }
 

@@ -30,15 +30,40 @@ struct Open {
     book: Arc<dyn Book>,
 }
 
+/// What one call holds, the run's own first. Dropping it does nothing.
+#[derive(Default)]
+struct Holds {
+    of_run: Option<Open>,
+    of_periods: Vec<Open>,
+}
+
+impl Holds {
+    /// Settle all, once; the answer is the run's.
+    fn settle(&mut self, charge: Charge) -> Option<BoxFuture<'static, Option<Settled>>> {
+        for Open { id, book } in self.of_periods.drain(..) {
+            drop(book.settle(id, charge));
+        }
+        self.of_run.take().map(|Open { id, book }| book.settle(id, charge))
+    }
+}
+
 /// Admitted, nothing sent yet. Dropping it gives everything back.
 pub struct Reserved {
-    open: Option<Open>,
+    holds: Holds,
     granted: Granted,
 }
 
 impl Reserved {
     pub(super) fn new(id: String, granted: Granted, book: Arc<dyn Book>) -> Self {
-        Reserved { open: Some(Open { id, book }), granted }
+        Reserved { holds: Holds { of_run: Some(Open { id, book }), of_periods: Vec::new() }, granted }
+    }
+
+    /// Held by another account too, which was asked for no more than this one grants.
+    pub(super) fn and(mut self, mut other: Reserved) -> Self {
+        self.holds.of_periods.extend(other.holds.of_run.take());
+        self.holds.of_periods.append(&mut other.holds.of_periods);
+        self.granted = other.granted;
+        self
     }
 
     /// The admitted worst case.
@@ -48,21 +73,19 @@ impl Reserved {
 
     /// From here on the provider may be billing.
     pub fn dispatch(mut self) -> Dispatched {
-        Dispatched { open: self.open.take(), granted: self.granted }
+        Dispatched { holds: std::mem::take(&mut self.holds), granted: self.granted }
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Some(Open { id, book }) = self.open.take() {
-            drop(book.settle(id, Charge::Release));
-        }
+        drop(self.holds.settle(Charge::Release));
     }
 }
 
 /// Sent, outcome open. Dropping it charges the reservation in full.
 pub struct Dispatched {
-    open: Option<Open>,
+    holds: Holds,
     granted: Granted,
 }
 
@@ -74,22 +97,17 @@ impl Dispatched {
 
     /// Its id, which is also the key of the call's event.
     pub fn id(&self) -> &str {
-        self.open.as_ref().map_or("", |open| &open.id)
+        self.holds.of_run.as_ref().map_or("", |open| &open.id)
     }
 
     /// Book what it took. Await the answer only to learn the totals.
     pub fn settle(mut self, charge: Charge) -> BoxFuture<'static, Option<Settled>> {
-        match self.open.take() {
-            Some(Open { id, book }) => book.settle(id, charge),
-            None => Box::pin(std::future::ready(None)),
-        }
+        self.holds.settle(charge).unwrap_or_else(|| Box::pin(std::future::ready(None)))
     }
 }
 
 impl Drop for Dispatched {
     fn drop(&mut self) {
-        if let Some(Open { id, book }) = self.open.take() {
-            drop(book.settle(id, Charge::Full { attempts: 1 }));
-        }
+        drop(self.holds.settle(Charge::Full { attempts: 1 }));
     }
 }

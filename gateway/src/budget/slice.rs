@@ -1,4 +1,4 @@
-//! The arithmetic of a leased slice. A slice is a reservation in `status.budget` from which this process admits calls in
+//! The arithmetic of a leased slice. A slice is a reservation in a status from which this process admits calls in
 //! memory; it is renewed by replacing it, in one compare-and-swap, by another under a new id, so that whether a write whose
 //! answer was lost took place shows in the status itself. Pure: no clock, no IO.
 //!
@@ -45,7 +45,7 @@ pub struct Slice {
     base: Tally,
 }
 
-/// What this process has of one run's budget, as far as a renewal needs it.
+/// What this process has of one budget, as far as a renewal needs it.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     total: Tally,
@@ -59,7 +59,7 @@ pub struct View {
     typical: Amount,
     /// Calls admitted since the last renewal.
     recent: i64,
-    /// The run's limits, as last seen.
+    /// The limits, as last seen.
     limit: Limit,
     /// The slice was taken with room to spare.
     roomy: bool,
@@ -69,7 +69,7 @@ pub struct View {
     shared: Spent,
 }
 
-/// What this process has of one run's budget.
+/// What this process has of one budget.
 #[derive(Debug, Default)]
 pub struct Lease {
     view: View,
@@ -92,6 +92,8 @@ pub struct Renewal<'a> {
     pub call_in: bool,
     /// Wait for others' slices even if no ask does.
     pub rest: bool,
+    /// A provider that took more than was reserved closes the budget; else it is only charged.
+    pub overrun_closes: bool,
 }
 
 /// What a renewal comes to if it is written.
@@ -130,6 +132,11 @@ impl Lease {
             view.total = Tally { amount: used.min(amount), attempts, excess: Amount::default() };
         }
         Lease { view, calls: HashMap::new() }
+    }
+
+    /// The account's limit, as last seen.
+    pub fn limit(&self) -> Limit {
+        self.view.limit
     }
 
     /// What was spent at our last write.
@@ -309,6 +316,9 @@ impl View {
             // Calls of a slice that was lost unseen may have been settled meanwhile; they are not this slice's.
             used.amount = used.amount.min(current.amount.saturating_add(used.excess));
             budget.settle_many(&current.id, used.amount, used.attempts, used.excess);
+            if how.overrun_closes && used.excess != Amount::default() {
+                budget.close();
+            }
             if !self.exclusive {
                 kept = kept.max(current.amount.saturating_sub(used.amount));
             }
@@ -463,5 +473,7 @@ fn dimensions(amount: Amount) -> [i64; 4] {
     [amount.requests, amount.input_tokens, amount.output_tokens, amount.cost_micros]
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

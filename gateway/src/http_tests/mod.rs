@@ -24,6 +24,7 @@ use tower::ServiceExt;
 
 use crate::app::{AppState, Parts, people_router, sandbox_router};
 use crate::auth::TokenKeys;
+use crate::budget::CallLimits;
 use crate::clock::Clock;
 use crate::events::LogRecorder;
 use crate::fixtures;
@@ -184,8 +185,7 @@ impl World {
             keys: TokenKeys::new(fixtures::ring()).1,
             stores,
             recorder: Arc::new(recorder.clone()),
-            max_in_flight_per_run: 4,
-            rate_limits: Default::default(),
+            call_limits: CallLimits { rates: Default::default(), in_flight: 4 },
         });
         let world = World {
             cluster,

@@ -33,6 +33,7 @@ use agentrun_crds::AgentRun;
 use agentrun_crds::agent_run_status::ResolvedModel;
 use agentrun_crds::budget::Dimension;
 use agentrun_crds::model_provider::Dialect;
+use agentrun_crds::period::Window;
 use agentrun_protocol::event::EventType;
 use agentrun_protocol::routes;
 use axum::Router;
@@ -72,10 +73,10 @@ pub struct ModelProxy {
 }
 
 impl ModelProxy {
-    pub fn new(client: kube::Client, namespace: &str, directory: RunDirectory, most_per_run: usize) -> Self {
+    pub fn new(client: kube::Client, namespace: &str, directory: RunDirectory) -> Self {
         ModelProxy {
             providers: Providers::new(client, namespace),
-            revocation: Revocation::new(directory, most_per_run),
+            revocation: Revocation::new(directory),
             tasks: TaskTracker::new(),
             slots: Arc::new(Semaphore::new(MOST_IN_FLIGHT)),
         }
@@ -148,7 +149,8 @@ async fn call(
     let RunCaller { claims, run, .. } = caller;
     // Half of the time that a read counts, so that the call's own watch has the other half for its first one.
     let (since, _) = state.runs.confirm_within(runs::uid(&run), CONFIRMATION_TTL / 2).await?;
-    let permit = state.model.revocation.enter(&claims, since).ok_or_else(refusal::too_many_in_flight)?;
+    let limits = state.call_limits(runs::namespace(&run));
+    let permit = state.model.revocation.enter(&claims, since, limits.in_flight).ok_or_else(refusal::too_many_in_flight)?;
     let slot = state.model.slots.clone().try_acquire_owned().map_err(|_| refusal::too_many_in_flight())?;
 
     let model = model_for(&run, operation)?;
@@ -169,7 +171,7 @@ async fn call(
     let call = Call::parse(operation, body, &model.name).map_err(refusal::body)?;
     let first = target::first_willing(&targets, 0, tokio::time::Instant::now()).map_err(refusal::resting)?;
     let ask = targets[first].ask(&call, 1);
-    state.rates.take(runs::uid(&run), runs::namespace(&run), tokio::time::Instant::now()).map_err(refusal::too_soon)?;
+    state.rates.take(limits.rates, runs::uid(&run), runs::namespace(&run), tokio::time::Instant::now()).map_err(refusal::too_soon)?;
     let reserved = tokio::select! {
         biased;
         // Should it be written yet, it is given back.
@@ -179,8 +181,10 @@ async fn call(
     let reserved = match reserved {
         Ok(reserved) => reserved,
         Err(refused) => {
-            if let NotAdmitted::Exhausted(dimension) = refused {
-                say_exhausted(state, &run, dimension);
+            match refused {
+                NotAdmitted::Exhausted(dimension) => say_exhausted(state, &run, dimension, None),
+                NotAdmitted::NamespaceExhausted { dimension, window, .. } => say_exhausted(state, &run, dimension, Some(window)),
+                _ => {}
             }
             return Err(refusal::budget(refused));
         }
@@ -199,8 +203,15 @@ fn model_for(run: &AgentRun, operation: Operation) -> Result<ResolvedModel, ApiE
     Ok(resolved.model.clone())
 }
 
-fn say_exhausted(state: &AppState, run: &Arc<AgentRun>, dimension: Dimension) {
+/// `window`: it is the namespace's budget that is spent, until then.
+fn say_exhausted(state: &AppState, run: &Arc<AgentRun>, dimension: Dimension, window: Option<Window>) {
     let word = refusal::dimension_field(dimension).trim_start_matches("budget.");
-    let data = json!({ "gate": "Open", "dimension": word });
-    state.model.tasks.spawn(state.recorder.record(run.clone(), format!("budget-exhausted-{word}"), EventType::Budget, data));
+    let mut data = json!({ "gate": "Open", "dimension": word });
+    let mut key = format!("budget-exhausted-{word}");
+    if let Some(window) = window {
+        data["namespacePeriod"] = window.period.as_str().into();
+        data["until"] = window.end.to_string().into();
+        key = format!("namespace-{key}-{}-{}", window.period.as_str(), window.start.as_second());
+    }
+    state.model.tasks.spawn(state.recorder.record(run.clone(), key, EventType::Budget, data));
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use agentrun_crds::budget::Dimension;
 use agentrun_crds::model_provider::Dialect;
+use agentrun_crds::period::Window;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::judge::BodyError;
@@ -13,6 +14,8 @@ use crate::error::ApiError;
 
 const INVALID: &str = "invalid_request_error";
 const UPSTREAM: &str = "api_error";
+/// A Retry-After says no more seconds than this.
+const MOST_RETRY_AFTER: i64 = 3600;
 /// OpenAI's word for a budget that is spent.
 pub const QUOTA: &str = "insufficient_quota";
 
@@ -49,11 +52,26 @@ pub fn budget(refused: NotAdmitted) -> ApiError {
             .kind(QUOTA)
             .field(dimension_field(dimension)),
         ),
-        NotAdmitted::Unpriced => no_retry(
-            ApiError::new(StatusCode::FORBIDDEN, "unpriced_model", "the run has a cost limit, but its model has no price").kind(QUOTA),
-        ),
+        // Not 429: most agents try that again for as long as they live, whatever else the answer says.
+        NotAdmitted::NamespaceExhausted { dimension, window, seconds_left } => {
+            let Window { period, end, .. } = window;
+            let message = format!(
+                "the namespace's budget of {dimension} for this {period} is spent, or too little is left for this call; it begins anew at {end}"
+            );
+            let retry_after = HeaderValue::from(seconds_left.clamp(1, MOST_RETRY_AFTER));
+            no_retry(
+                ApiError::new(StatusCode::FORBIDDEN, "namespace_budget_exhausted", message)
+                    .kind(QUOTA)
+                    .field(dimension_field(dimension))
+                    .header(header::RETRY_AFTER, retry_after),
+            )
+        }
+        NotAdmitted::Unpriced => {
+            let message = "the run or its namespace has a cost limit, but the model has no price";
+            no_retry(ApiError::new(StatusCode::FORBIDDEN, "unpriced_model", message).kind(QUOTA))
+        }
         NotAdmitted::Contended(dimension) => {
-            busy(format!("the rest of the run's budget of {dimension} is reserved by calls in flight; try again when they end"))
+            busy(format!("the rest of the budget of {dimension} is reserved by calls in flight; try again when they end"))
         }
         NotAdmitted::TooManyInFlight => too_many_in_flight(),
         NotAdmitted::Failed(error) => error.kind(UPSTREAM),

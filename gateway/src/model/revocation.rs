@@ -32,7 +32,6 @@ struct Shared {
     directory: RunDirectory,
     open: Mutex<BTreeMap<Key, Open>>,
     generations: AtomicU64,
-    most_per_run: usize,
 }
 
 struct Open {
@@ -72,18 +71,18 @@ impl Permit {
 }
 
 impl Revocation {
-    pub fn new(directory: RunDirectory, most_per_run: usize) -> Self {
-        Revocation(Arc::new(Shared { directory, open: Mutex::default(), generations: AtomicU64::new(0), most_per_run }))
+    pub fn new(directory: RunDirectory) -> Self {
+        Revocation(Arc::new(Shared { directory, open: Mutex::default(), generations: AtomicU64::new(0) }))
     }
 
-    /// Open a call of a run that was confirmed at `since`; `None` if it has too many.
-    pub fn enter(&self, claims: &Claims, since: Instant) -> Option<Permit> {
+    /// Open a call of a run that was confirmed at `since`; `None` if it has `most` open already.
+    pub fn enter(&self, claims: &Claims, since: Instant, most: usize) -> Option<Permit> {
         let key = (claims.run_uid, claims.attempt, claims.nonce);
         let mut open = self.lock();
         if let Some(entry) = open.get_mut(&key)
             && !entry.revoked.is_cancelled()
         {
-            if entry.calls >= self.0.most_per_run {
+            if entry.calls >= most {
                 return None;
             }
             entry.calls += 1;

@@ -48,7 +48,9 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     // A decision of a moment ago counts.
     let (_, decided) = state.runs.confirm_within(&run.uid, Duration::ZERO).await?;
     let base = Base::of(&state, &caller.run).await?;
-    let mut verdict = judge(&claims, &base, &decided, &resolved);
+    let policy = state.policies.get(&run.namespace);
+    let spent = policy.as_ref().and_then(|policy| policy.status.as_ref()?.spent_now(&policy.spec, state.clock.now()));
+    let mut verdict = judge(&claims, &base, &decided, &resolved, spent);
     let mut patch = None;
     if verdict.reason != Reason::ResultInvalid && claims.manifest_complete && !claims.changes.is_empty() {
         match render(&state, &base, &caller.run, &claims).await? {

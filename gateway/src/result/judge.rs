@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use agentrun_crds::AgentRun;
+use agentrun_crds::agent_policy_status::PeriodStatus;
 use agentrun_crds::agent_run_status::Resolved;
 use agentrun_crds::conditions::Reason;
 use agentrun_crds::paths::AllowedPath;
@@ -45,7 +46,8 @@ impl Verdict {
     }
 }
 
-pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Resolved) -> Verdict {
+/// `spent`: the budget of the run's namespace that is spent now.
+pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Resolved, spent: Option<&PeriodStatus>) -> Verdict {
     if let Some(what) = untrue(claims, base, resolved) {
         return Verdict::invalid(what);
     }
@@ -75,7 +77,7 @@ pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Res
     }
     let verdict = match claims.outcome {
         Outcome::Done => done(claims, resolved),
-        other => Verdict::new(outcome_reason(other), with_words(&early(other, run, resolved), claims)),
+        other => Verdict::new(outcome_reason(other), with_words(&early(other, run, resolved, spent), claims)),
     };
     match (verdict.reason, unapproved(run)) {
         (Reason::ChecksFailed | Reason::NoChanges | Reason::AgentError, Some((reason, what))) => {
@@ -191,11 +193,11 @@ fn outcome_reason(outcome: Outcome) -> Reason {
 }
 
 /// What to do when the agent ended early.
-fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved) -> String {
+fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved, spent: Option<&PeriodStatus>) -> String {
     match outcome {
         Outcome::Done => String::new(),
         Outcome::StepLimit => format!("All {} steps were used. Raise spec.limits.maxSteps, or give a smaller task.", resolved.max_steps),
-        Outcome::BudgetExhausted => budget(run),
+        Outcome::BudgetExhausted => spent.map_or_else(|| budget(run), namespace_budget),
         Outcome::Deadline => {
             format!("The wall time of {} s passed. Raise spec.limits.wallTime, or give a smaller task.", resolved.wall_time_seconds)
         }
@@ -227,6 +229,13 @@ fn budget(run: &AgentRun) -> String {
     format!(
         "The sandbox ended because the model budget left no room for its next call ({} of {} requests, {} input and {} output tokens spent). Raise spec.limits.budget, or give a smaller task.",
         budget.spent.requests, budget.limit.requests, budget.spent.input_tokens, budget.spent.output_tokens
+    )
+}
+
+fn namespace_budget(spent: &PeriodStatus) -> String {
+    format!(
+        "The budget of the namespace's AgentPolicy for this {} is spent, by all its runs together. Run it again from {} on, or have the platform team raise spec.budgets of the AgentPolicy.",
+        spent.period, spent.ends_at.0
     )
 }
 
@@ -280,7 +289,7 @@ mod tests {
         let run = run();
         let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
         let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
-        judge(&claims, &Base::inline(&run), &run, &resolved)
+        judge(&claims, &Base::inline(&run), &run, &resolved, None)
     }
 
     #[test]
@@ -412,7 +421,7 @@ mod tests {
                 result["checks"] = json!([]);
             }
             let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
-            let verdict = judge(&claims, &Base::inline(&denied), &denied, &resolved);
+            let verdict = judge(&claims, &Base::inline(&denied), &denied, &resolved, None);
             assert_eq!(verdict.reason, expected, "{}", verdict.message);
         }
     }
@@ -435,7 +444,7 @@ mod tests {
             let mut result = result();
             result["changes"] = json!([{"path": path, "after": state("n", 644)}]);
             let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
-            assert_eq!(judge(&claims, &Base::inline(&run), &run, &resolved).reason, expected, "{path}");
+            assert_eq!(judge(&claims, &Base::inline(&run), &run, &resolved, None).reason, expected, "{path}");
         }
     }
 
@@ -444,5 +453,23 @@ mod tests {
         let mut long = result();
         (long["checks"][0]["exitCode"], long["message"]) = (json!(1), json!("wörter ".repeat(1000)));
         assert_eq!(verdict(&long).message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn a_run_that_found_its_namespaces_budget_spent_says_until_when() {
+        let mut result = result();
+        (result["outcome"], result["checks"]) = ("budgetExhausted".into(), json!([]));
+        let run = run();
+        let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
+        let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
+        let spent = json!({"period": "Day", "startsAt": "2026-11-30T00:00:00Z", "endsAt": "2026-12-01T00:00:00Z"});
+        let spent: PeriodStatus = serde_json::from_value(spent).expect("a period");
+        let verdict = judge(&claims, &Base::inline(&run), &run, &resolved, Some(&spent));
+        assert_eq!(verdict.reason, Reason::BudgetExhausted);
+        assert!(
+            verdict.message.contains("for this day") && verdict.message.contains("from 2026-12-01T00:00:00Z on"),
+            "{}",
+            verdict.message
+        );
     }
 }

@@ -81,7 +81,8 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
     let (policy, namespace, platform, record) =
         tokio::join!(policies.get_opt(names::POLICY), namespaces.get_opt(&owner.namespace), platform(ctx), record(ctx, owner));
     let record = record?;
-    let policy = policy.map_err(Error::api("read the AgentPolicy"))?.and_then(|guarded| guarded.0.ok()).map(|policy| policy.spec);
+    let policy = policy.map_err(Error::api("read the AgentPolicy"))?.and_then(|guarded| guarded.0.ok());
+    let (policy, policy_status) = policy.map(|policy| (policy.spec, policy.status)).unzip();
     let namespace = namespace.map_err(Error::api("read the namespace"))?.and_then(|namespace| namespace.metadata.labels);
     let platform = platform?;
     let accepted = run.status.as_ref().is_some_and(|status| status.resolved.is_some());
@@ -111,7 +112,8 @@ async fn waiting(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Observe
         (None, None)
     };
     let ticket = Ticket::random().map_err(|_| Error::Random)?;
-    let facts = Waiting { policy, providers, template, record, namespace, platform, peers, ticket };
+    let policy_status = policy_status.flatten().unwrap_or_default();
+    let facts = Waiting { policy, policy_status, providers, template, record, namespace, platform, peers, ticket };
     Ok(Observed { facts: Facts::Waiting(Box::new(facts)), turn })
 }
 

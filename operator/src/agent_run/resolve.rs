@@ -71,7 +71,8 @@ pub fn resolve(
         Some(text) => quantity::seconds(text).map_err(|e| broken("limits.startupDeadline", e))?.clamp(1, spec::MAX_WALL_SECONDS),
         None => DEFAULT_STARTUP_SECONDS,
     };
-    let (model, embeddings) = models(offered, providers, namespace, budget.cost_micros.is_some())?;
+    let has_cost_limit = budget.cost_micros.is_some() || policy.budgets.iter().any(|budget| budget.limit.cost.is_some());
+    let (model, embeddings) = models(offered, providers, namespace, has_cost_limit)?;
     let spoken = model.dialect.unwrap_or(Dialect::OpenAIChat);
     let harness = harness::resolve(spec, template, spoken, approvals.as_ref())?;
     if harness.is_none() && spoken != Dialect::OpenAIChat {

@@ -1,10 +1,13 @@
 //! What wakes a run: itself, its Pod, the namespace's policy, a provider, and a run of the namespace that has ended.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use agentrun_crds::agent_policy_status::USED_UP;
 use agentrun_crds::{AgentPolicy, AgentRun, ModelProvider, names};
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{DeserializeGuard, Resource};
 use kube::runtime::controller::Config;
@@ -66,7 +69,11 @@ impl Watches {
         let seen = Arc::clone(&caches);
         let api = Api::<DeserializeGuard<AgentPolicy>>::all(client.clone());
         let stream = watcher(api, watched.clone()).default_backoff().modify(strip).reflect(policy_writer).inspect(filled.first_list());
-        wakes.push(spread(stream.touched_objects(), move |policy| woken_by_policy(&seen, policy.meta().namespace.as_deref())));
+        let told = Told::default();
+        wakes.push(spread(stream.touched_objects(), move |policy| match told.is_news(&seen, &policy) {
+            true => woken_by_policy(&seen, policy.meta().namespace.as_deref()),
+            false => Vec::new(),
+        }));
 
         let seen = Arc::clone(&caches);
         let api = Api::<DeserializeGuard<ModelProvider>>::namespaced(client.clone(), namespace);
@@ -163,6 +170,30 @@ fn woken_by_pod(pod: &Pod) -> Vec<Wake> {
         .collect()
 }
 
+/// What runs that wait have been woken for. Gateways write what was spent into a policy's status every second or so, which matters
+/// to nobody who waits until a budget is spent, or is not any more.
+#[derive(Default)]
+struct Told(Mutex<HashMap<String, Matter>>);
+
+/// A policy's generation, and the ends of the periods whose budgets are spent.
+type Matter = (Option<i64>, Vec<Timestamp>);
+
+impl Told {
+    fn is_news(&self, caches: &Caches, policy: &DeserializeGuard<AgentPolicy>) -> bool {
+        let namespace = policy.meta().namespace.clone().unwrap_or_default();
+        let name = policy.meta().name.as_deref().unwrap_or_default();
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(standing) = caches.policies.get(&ObjectRef::new(name).within(&namespace)) else {
+            told.remove(&namespace);
+            return true;
+        };
+        let status = standing.0.as_ref().ok().and_then(|policy| policy.status.as_ref());
+        let spent = status.map_or(&[][..], |status| &status.budgets).iter().filter(|period| period.warned >= USED_UP);
+        let matter = (standing.meta().generation, spent.map(|period| period.ends_at.0).collect());
+        told.insert(namespace, matter.clone()) != Some(matter)
+    }
+}
+
 /// Every run that waits: of one namespace, or of all.
 fn woken_by_policy(caches: &Caches, namespace: Option<&str>) -> Vec<Wake> {
     let waits = |run: &Guarded| run.0.as_ref().is_ok_and(|run: &AgentRun| plan::stage(run) == Stage::Waiting);
@@ -245,6 +276,42 @@ mod tests {
             let run = run.0.as_ref().unwrap();
             assert_eq!(waits(&caches, run), expected, "{:?} of {concurrent}", run.metadata.name);
         }
+    }
+
+    #[test]
+    fn what_gateways_write_into_a_policy_wakes_nobody_until_a_budget_is_spent() {
+        let (policies, mut writer) = reflector::store();
+        let caches = Caches { runs: reflector::store().0, pods: reflector::store().0, policies };
+        let told = Told::default();
+        let policy = |generation: i64, requests: i64, warned: i64| -> DeserializeGuard<AgentPolicy> {
+            serde_json::from_value(json!({
+                "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentPolicy",
+                "metadata": {"name": "default", "namespace": "team-a", "generation": generation},
+                "spec": {"models": [], "images": []},
+                "status": {"budgets": [{"period": "Day", "startsAt": "2026-01-01T00:00:00Z", "endsAt": "2026-01-02T00:00:00Z",
+                    "spent": {"requests": requests}, "warned": warned}]},
+            }))
+            .unwrap()
+        };
+        for (step, (generation, requests, warned, expected)) in [
+            (1, 1, 0, true),
+            (1, 2, 0, false),
+            (1, 8, 80, false),
+            (1, 10, 100, true),
+            (1, 11, 100, false),
+            (2, 11, 100, true),
+            (2, 11, 0, true),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let policy = policy(generation, requests, warned);
+            writer.apply_watcher_event(&Event::Apply(policy.clone()));
+            assert_eq!(told.is_news(&caches, &policy), expected, "step {step}");
+        }
+        let gone = policy(2, 11, 0);
+        writer.apply_watcher_event(&Event::Delete(gone.clone()));
+        assert!(told.is_news(&caches, &gone) && told.is_news(&caches, &gone));
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn judge(answer: &Answer) -> Judged {
     let text = format!("{status} {code}: {message}");
     let again = said("x-should-retry") != Some("false");
     match (status, code.as_str()) {
-        (_, "model_request_budget_exhausted") => Judged::Final(ModelError::BudgetExhausted(message.clone())),
+        (_, "model_request_budget_exhausted" | "namespace_budget_exhausted") => Judged::Final(ModelError::BudgetExhausted(message.clone())),
         (_, "provider_auth_failed") => Judged::Final(ModelError::ProviderAuthFailed(message.clone())),
         (401, _) => Judged::Final(ModelError::Inactive(text)),
         (400 | 413, code) if code.contains("context_length") || *status == 413 => Judged::Final(ModelError::TooLong(text)),
@@ -211,6 +211,7 @@ mod tests {
         let budget = "model_request_budget_exhausted";
         for (status, code, headers, expected) in [
             (403, budget, &[("x-should-retry", "false")][..], "BudgetExhausted"),
+            (403, "namespace_budget_exhausted", &[("x-should-retry", "false"), ("retry-after", "3600")], "BudgetExhausted"),
             (401, "inactive_run_token", &[], "Inactive"),
             (502, "provider_auth_failed", &[], "ProviderAuthFailed"),
             (429, "rate_limit_exceeded", &[("retry-after", "7")], "again Some(7s)"),

@@ -8,15 +8,15 @@ use super::super::{Charge, Settled};
 use super::LeasedLedger;
 use super::entry::Need;
 
-pub(super) struct RunBook {
+pub(super) struct AccountBook {
     pub(super) ledger: LeasedLedger,
-    pub(super) uid: String,
+    pub(super) key: String,
 }
 
-impl Book for RunBook {
+impl Book for AccountBook {
     fn settle(&self, id: String, charge: Charge) -> BoxFuture<'static, Option<Settled>> {
-        let mut runs = self.ledger.0.lock();
-        let Some(entry) = runs.get_mut(&self.uid) else { return Box::pin(ready(None)) };
+        let mut entries = self.ledger.0.lock();
+        let Some(entry) = entries.get_mut(&self.key) else { return Box::pin(ready(None)) };
         let Some((actual, overrun)) = entry.lease.settle(&id, charge) else { return Box::pin(ready(None)) };
         let now = Instant::now();
         entry.touched = now;
@@ -28,7 +28,7 @@ impl Book for RunBook {
             overrun,
         };
         if overrun || entry.frugal || !entry.lease.has_room() {
-            self.ledger.kick(&self.uid, entry, Need::Exact);
+            self.ledger.kick(&self.key, entry, Need::Exact);
         }
         Box::pin(ready(Some(settled)))
     }

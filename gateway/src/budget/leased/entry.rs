@@ -1,23 +1,20 @@
-//! What this process has of one run's budget, who waits for it, and what its next write must do.
+//! What this process has of one budget, who waits for it, and what its next write must do.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use agentrun_crds::AgentRun;
 use agentrun_crds::budget::Spent;
 use agentrun_protocol::token::Claims;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::super::account::Account;
 use super::super::slice::Lease;
 use super::super::{Ask, NotAdmitted, Reserved};
-use crate::auth::check_active;
-use crate::runs;
 
-/// A run takes in advance only while its calls follow each other this closely; else it would be written more often, not less.
+/// More is taken in advance only while calls follow each other this closely; else the status would be written more often, not less.
 pub(super) const BUSY_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a run's next write must do at least, in rising order.
+/// What the next write must do at least, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
     Nothing,
@@ -30,13 +27,13 @@ pub(super) enum Need {
 }
 
 pub(super) struct Entry {
-    pub(super) run: Arc<AgentRun>,
+    pub(super) account: Account,
     pub(super) lease: Lease,
     pub(super) waiting: Vec<Op>,
     pub(super) need: Need,
-    /// A task works for the run.
+    /// A task writes.
     pub(super) working: bool,
-    /// The run is about to end or others are short: nothing is taken in advance.
+    /// The account is about to close, its limit has changed, or others are short: nothing is taken in advance.
     pub(super) frugal: bool,
     /// The last write could not take more.
     pub(super) no_growth: bool,
@@ -55,20 +52,16 @@ pub(super) struct Entry {
 pub(super) enum Op {
     Reserve {
         id: String,
-        claims: Claims,
+        /// Of the run that asks; a period asks for none.
+        claims: Option<Claims>,
         ask: Ask,
         until: Instant,
         answer: oneshot::Sender<Result<Reserved, NotAdmitted>>,
     },
     /// Charge another's reservation in full.
-    Charge {
-        id: String,
-    },
+    Charge { id: String },
     /// Give back everything, here and elsewhere.
-    Rest {
-        until: Instant,
-        answer: oneshot::Sender<()>,
-    },
+    Rest { until: Instant, answer: oneshot::Sender<()> },
 }
 impl Op {
     /// How long it waits for others.
@@ -81,9 +74,9 @@ impl Op {
 }
 
 impl Entry {
-    pub(super) fn new(run: &Arc<AgentRun>, lease: Lease) -> Self {
+    pub(super) fn new(account: &Account, lease: Lease) -> Self {
         Entry {
-            run: run.clone(),
+            account: account.clone(),
             lease,
             waiting: Vec::new(),
             need: Need::Nothing,
@@ -100,14 +93,15 @@ impl Entry {
         }
     }
 
-    /// Whether a run that was read later than our last write still has our slice; without one there is none to miss.
-    pub(super) fn stands_in(&self, run: &AgentRun) -> bool {
-        let Some(id) = self.lease.slice_id().filter(|_| !self.working && runs::version(run) > self.version) else { return true };
-        run.status.as_ref().and_then(|status| status.budget.as_ref()).is_some_and(|budget| budget.reservations.iter().any(|r| r.id == id))
+    /// Whether an account that was read later than our last write still has our slice, and the same limit; without a slice there
+    /// is nothing to miss.
+    pub(super) fn stands_in(&self, account: &Account) -> bool {
+        let Some(id) = self.lease.slice_id().filter(|_| !self.working && account.version() > self.version) else { return true };
+        account.limit() == self.lease.limit() && account.reservations().iter().any(|r| r.id == id)
     }
 
-    /// Whether the run as it was last written honours the token, and calls may be admitted in memory.
-    pub(super) fn admits(&self, claims: &Claims) -> bool {
-        !self.frugal && check_active(&self.run, claims).is_ok()
+    /// Whether the account as it was last written honours the token, and calls may be admitted in memory.
+    pub(super) fn admits(&self, claims: Option<&Claims>) -> bool {
+        !self.frugal && self.account.honours(claims)
     }
 }

@@ -1,21 +1,21 @@
-//! The task that writes a busy run's budget: renewal after renewal, each answering whoever waited for it.
+//! The task that writes a busy account's budget: renewal after renewal, each answering whoever waited for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use agentrun_crds::budget::Budget;
-use agentrun_crds::{AgentRun, AgentRunStatus};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::super::account::Account;
+use super::super::accounts::Honours;
 use super::super::slice::{Renewal, Renewed, Slice, View};
 use super::super::{Granted, NotAdmitted, Reserved};
 use super::LeasedLedger;
-use super::book::RunBook;
-use super::decide::{decide, is_ending, is_wanted};
+use super::book::AccountBook;
+use super::decide::decide;
 use super::entry::{BUSY_WITHIN, Entry, Need, Op};
 use crate::error::ApiError;
-use crate::runs;
 use crate::store::{Taken, TakenSlice};
 
 /// Wait between tries while nothing can be written.
@@ -29,7 +29,7 @@ const MOST_AHEAD: i64 = 16;
 
 /// One write under way.
 struct Job {
-    run: Arc<AgentRun>,
+    account: Account,
     view: View,
     ops: Vec<Op>,
     grow: bool,
@@ -37,29 +37,29 @@ struct Job {
 }
 
 impl LeasedLedger {
-    /// Have a task work for the run, if none does.
-    pub(super) fn kick(&self, uid: &str, entry: &mut Entry, need: Need) {
+    /// Have a task write, if none does.
+    pub(super) fn kick(&self, key: &str, entry: &mut Entry, need: Need) {
         entry.need = entry.need.max(need);
         if !std::mem::replace(&mut entry.working, true) {
-            let (ledger, uid) = (self.clone(), uid.to_owned());
-            tokio::spawn(async move { ledger.work(uid).await });
+            let (ledger, key) = (self.clone(), key.to_owned());
+            tokio::spawn(async move { ledger.work(key).await });
         }
     }
 
     /// Write after write until nothing is to be written.
-    async fn work(self, uid: String) {
+    async fn work(self, key: String) {
         loop {
-            let mut changes = self.0.directory.changes();
-            let Some(job) = self.next(&uid) else {
+            let mut changes = self.0.accounts.changes();
+            let Some(job) = self.next(&key) else {
                 self.0.rested.notify_waiters();
                 return;
             };
-            let Job { run, mut view, ops, grow, ahead } = job;
-            match self.0.store.spent(&uid).await {
+            let Job { account, mut view, ops, grow, ahead } = job;
+            match self.0.store.spent(&key).await {
                 Ok(spent) => view.share(spent),
                 Err(error) => {
                     tracing::error!(%error, "the budget's ledger could not be read; nothing is granted");
-                    self.failed(&uid, ops, view.doubtful(), &error.into());
+                    self.failed(&key, ops, view.doubtful(), &error.into());
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
@@ -67,7 +67,7 @@ impl LeasedLedger {
             let now = self.0.clock.unix_seconds();
             let mut doubtful = view.doubtful();
             let patient = ops.iter().any(|op| op.until().is_some_and(|until| Instant::now() < until));
-            let decide = |current: &AgentRun, status: &mut AgentRunStatus| {
+            let decide = |budget: &mut Budget, honours: Honours<'_>| {
                 let how = Renewal {
                     holder: &self.0.holder,
                     id: self.0.fresh_id(),
@@ -76,46 +76,50 @@ impl LeasedLedger {
                     ahead,
                     call_in: patient,
                     rest: ops.iter().any(|op| matches!(op, Op::Rest { .. })),
+                    overrun_closes: matches!(account, Account::Run(_)),
                 };
-                Ok(decide(&view, &mut doubtful, &ops, current, status, &how))
+                decide(&view, &mut doubtful, &ops, budget, honours, &how)
             };
-            match self.0.writer.update(&run, decide).await {
-                Ok(((renewed, budget), written)) => {
+            match self.0.accounts.update(&account, decide).await {
+                Ok(((renewed, budget), written, warning)) => {
                     if renewed.restored {
-                        tracing::warn!(run = runs::name(&written), "the cluster knew of less spending than our ledger, and was told");
+                        tracing::warn!(account = written.name(), "the cluster knew of less spending than our ledger, and was told");
                     }
-                    if let Err(error) = self.keep_on_disk(&uid, &renewed).await {
+                    if let Some(warning) = warning {
+                        tokio::spawn(warning.tell(self.0.kube.clone(), self.0.holder.clone()));
+                    }
+                    if let Err(error) = self.keep_on_disk(&key, &renewed).await {
                         tracing::error!(error = %error.message, "the budget's ledger could not be written; nothing is granted");
-                        self.failed(&uid, ops, doubtful, &error);
+                        self.failed(&key, ops, doubtful, &error);
                         tokio::time::sleep(RETRY).await;
                         continue;
                     }
-                    if self.written(&uid, ops, &renewed, &budget, written) {
+                    if self.written(&key, ops, &renewed, &budget, written) {
                         // Others hold what would be of use; they give it back when they see that it is asked for.
-                        let changed = async { while !matches!(changes.recv().await, Ok(run) if runs::uid(&run) == uid) {} };
-                        let _ = tokio::time::timeout(LOOK, changed).await;
+                        let _ = tokio::time::timeout(LOOK, changes.of(&account)).await;
                     }
                 }
-                // The run is gone, and its budget with it.
-                Err(error) if error.status == http::StatusCode::UNAUTHORIZED => self.gone(&uid, ops),
+                // The object is gone, and its budget with it.
+                Err(error) if error.status == http::StatusCode::UNAUTHORIZED => self.gone(&key, ops),
                 Err(error) => {
-                    self.failed(&uid, ops, doubtful, &error);
+                    self.failed(&key, ops, doubtful, &error);
                     tokio::time::sleep(RETRY).await;
                 }
             }
         }
     }
 
-    fn next(&self, uid: &str) -> Option<Job> {
-        let freshest = self.0.directory.freshest(uid);
-        let mut runs = self.0.lock();
-        let entry = runs.get_mut(uid)?;
+    fn next(&self, key: &str) -> Option<Job> {
+        let account = self.0.lock().get(key)?.account.clone();
+        let freshest = self.0.accounts.freshest(&account);
+        let mut entries = self.0.lock();
+        let entry = entries.get_mut(key)?;
         if entry.waiting.is_empty() && entry.need == Need::Nothing {
             entry.working = false;
             return None;
         }
         if let Some(fresher) = freshest {
-            entry.run = fresher;
+            entry.account = fresher;
         }
         let need = std::mem::replace(&mut entry.need, Need::Nothing);
         let ops = std::mem::take(&mut entry.waiting);
@@ -125,11 +129,11 @@ impl LeasedLedger {
         let busy = asks > 1 || entry.asked[0].elapsed() < BUSY_WITHIN;
         let grow = busy && (asks > 0 || need == Need::Renew) && need < Need::Return && !entry.frugal && !rests;
         let ahead = ahead(entry.renewed.elapsed());
-        Some(Job { run: entry.run.clone(), view, ops, grow, ahead })
+        Some(Job { account: entry.account.clone(), view, ops, grow, ahead })
     }
 
     /// Answer whoever can be answered; whether somebody waits for others' slices.
-    fn written(&self, uid: &str, ops: Vec<Op>, renewed: &Renewed, budget: &Budget, written: Arc<AgentRun>) -> bool {
+    fn written(&self, key: &str, ops: Vec<Op>, renewed: &Renewed, budget: &Budget, written: Account) -> bool {
         let now = Instant::now();
         let ids: Vec<String> = ops.iter().filter_map(|op| if let Op::Reserve { id, .. } = op { Some(id.clone()) } else { None }).collect();
         let mut answers = renewed.answers.iter();
@@ -140,7 +144,7 @@ impl LeasedLedger {
             match op {
                 Op::Reserve { id, answer, .. } if matches!(answers.clone().next(), Some(Ok(_))) => {
                     if let Some(Ok(granted)) = answers.next() {
-                        said.push(self.granting(uid, id, *granted, answer));
+                        said.push(self.granting(key, id, *granted, answer));
                     }
                 }
                 Op::Reserve { id, claims, ask, until, answer } => match answers.next() {
@@ -159,40 +163,40 @@ impl LeasedLedger {
             }
         }
         let waits = !still.is_empty();
-        let mut runs = self.0.lock();
-        if let Some(entry) = runs.get_mut(uid) {
+        let mut entries = self.0.lock();
+        if let Some(entry) = entries.get_mut(key) {
             if renewed.lost && entry.lease.in_flight() > 0 {
-                tracing::info!(run = runs::name(&written), "a slice was charged in full by somebody else");
+                tracing::info!(account = written.name(), "a slice was charged in full by somebody else");
             }
             entry.lease.written(renewed, &ids);
             entry.renewed = now;
-            entry.version = runs::version(&written);
+            entry.version = written.version();
             entry.spent = budget.spent;
             entry.requests_limit = budget.limit.requests;
-            entry.frugal = is_ending(&written) || is_wanted(&written, &self.0.holder);
+            entry.frugal = written.is_ending() || written.is_wanted(&self.0.holder);
             entry.unwritten_since = (entry.lease.unwritten() != Default::default()).then_some(now);
             // Settled during the write, with nothing held in advance.
             if entry.unwritten_since.is_some() && !entry.lease.has_room() {
                 entry.need = entry.need.max(Need::Exact);
             }
-            entry.run = written;
+            entry.account = written;
             // Who came during the write may find room in what it brought, and needs none of its own.
             for op in std::mem::take(&mut entry.waiting) {
                 match op {
                     Op::Reserve { id, claims, ask, answer, .. }
-                        if entry.admits(&claims)
+                        if entry.admits(claims.as_ref())
                             && let Some(granted) = entry.lease.admit(&id, &ask) =>
                     {
-                        said.push(self.granting(uid, id, granted, answer));
+                        said.push(self.granting(key, id, granted, answer));
                     }
                     op => still.push(op),
                 }
             }
             entry.waiting = still;
-            self.0.note(uid, entry);
+            self.0.note(key, entry);
             entry.no_growth = renewed.short;
         }
-        drop(runs);
+        drop(entries);
         // Not before: what is dropped here may settle at once.
         said.into_iter().for_each(|say| say());
         waits
@@ -201,18 +205,18 @@ impl LeasedLedger {
     /// Tells who asked. If nobody waits any more, dropping the value releases it.
     fn granting(
         &self,
-        uid: &str,
+        key: &str,
         id: String,
         granted: Granted,
         answer: oneshot::Sender<Result<Reserved, NotAdmitted>>,
     ) -> Box<dyn FnOnce()> {
-        let book = Arc::new(RunBook { ledger: self.clone(), uid: uid.to_owned() });
+        let book = Arc::new(AccountBook { ledger: self.clone(), key: key.to_owned() });
         let reserved = Reserved::new(id, granted, book);
         Box::new(move || drop(answer.send(Ok(reserved))))
     }
 
-    fn gone(&self, uid: &str, ops: Vec<Op>) {
-        let entry = self.0.lock().remove(uid);
+    fn gone(&self, key: &str, ops: Vec<Op>) {
+        let entry = self.0.lock().remove(key);
         for op in ops.into_iter().chain(entry.map(|entry| entry.waiting).unwrap_or_default()) {
             match op {
                 Op::Reserve { answer, .. } => drop(answer.send(Err(NotAdmitted::Inactive))),
@@ -225,7 +229,7 @@ impl LeasedLedger {
     }
 
     /// Refuse the reservations; what may have been written is found out by the next write.
-    fn failed(&self, uid: &str, ops: Vec<Op>, doubtful: Vec<Slice>, error: &ApiError) {
+    fn failed(&self, key: &str, ops: Vec<Op>, doubtful: Vec<Slice>, error: &ApiError) {
         let mut refused = Vec::new();
         let mut still = Vec::new();
         for op in ops {
@@ -239,7 +243,7 @@ impl LeasedLedger {
                 op => still.push(op),
             }
         }
-        if let Some(entry) = self.0.lock().get_mut(uid) {
+        if let Some(entry) = self.0.lock().get_mut(key) {
             entry.lease.in_doubt(doubtful);
             entry.need = entry.need.max(Need::Exact);
             still.append(&mut entry.waiting);
@@ -250,9 +254,9 @@ impl LeasedLedger {
         }
     }
     /// What is written is on disk before it is used.
-    async fn keep_on_disk(&self, uid: &str, renewed: &Renewed) -> Result<(), ApiError> {
+    async fn keep_on_disk(&self, key: &str, renewed: &Renewed) -> Result<(), ApiError> {
         let slice = renewed.slice().map(|(id, amount)| TakenSlice { id: id.to_owned(), amount, used: None });
-        Ok(self.0.store.take(uid, Taken { spent: renewed.spent, slice }).await?)
+        Ok(self.0.store.take(key, Taken { spent: renewed.spent, slice }).await?)
     }
 }
 

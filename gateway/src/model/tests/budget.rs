@@ -182,9 +182,9 @@ async fn what_an_earlier_life_left_open_is_charged_in_full() {
     let state = &world.gateway.state;
     let orphans = Orphans {
         ledger: state.ledger.clone(),
-        directory: state.runs.clone(),
+        accounts: state.accounts.clone(),
         clock: state.clock.clone(),
-        longest_call: Box::new(|_| 600),
+        longest_call: Box::new(|| 600),
     };
     let sweeping = tokio::spawn(orphans.run());
     world.api.until("charged", |run| run.status.as_ref().unwrap().budget.as_ref().unwrap().spent.requests == 1).await;

@@ -9,6 +9,7 @@ mod faults;
 mod happy;
 mod leaving;
 mod metering;
+mod namespace_budget;
 mod raw;
 mod refusals;
 mod reuse;

@@ -134,7 +134,7 @@ async fn a_reservation_that_cannot_be_written_is_refused_in_time_and_given_back(
 async fn a_call_that_starts_on_an_old_confirmation_is_not_cut() {
     let world = slow().await;
     let since = tokio::time::Instant::now() - Duration::from_millis(1900);
-    let permit = world.gateway.state.model.revocation.enter(&crate::fixtures::claims(Audience::Model), since).unwrap();
+    let permit = world.gateway.state.model.revocation.enter(&crate::fixtures::claims(Audience::Model), since, 64).unwrap();
     let cut = tokio::time::timeout(Duration::from_secs(1), permit.revoked().cancelled()).await;
     assert!(cut.is_err(), "the run is live and the API server answers");
 }

@@ -14,7 +14,7 @@ use agentrun_crds::agent_policy::AgentPolicySpec;
 use agentrun_crds::agent_run_record::{AgentRunRecord, AgentRunRecordSpec};
 use agentrun_crds::agent_run_status::AgentRunStatus;
 use agentrun_crds::model_provider::ModelProviderSpec;
-use agentrun_crds::{AgentRun, names};
+use agentrun_crds::{AgentPolicyStatus, AgentRun, names};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -87,6 +87,8 @@ pub enum Facts {
 pub struct Waiting {
     /// The namespace's AgentPolicy `default`.
     pub policy: Option<AgentPolicySpec>,
+    /// What stands in its status.
+    pub policy_status: AgentPolicyStatus,
     /// Those that exist of the providers that the policy names for the run's model, by name.
     pub providers: BTreeMap<String, ModelProviderSpec>,
     /// The template of the harness that the run names.

@@ -45,14 +45,20 @@ pub fn plan(run: &AgentRun, facts: &Waiting, refused: Option<&str>, now: Timesta
         let next = Next::of(run, now).accepted(&resolved).queued(message).done();
         return Plan::status(run, next, Again::In(PLATFORM_RETRY));
     };
-    let Some(limits) = facts.policy.as_ref().map(|policy| &policy.limits) else {
+    let Some(policy) = &facts.policy else {
         let message = "the namespace's AgentPolicy default is gone; nothing starts without it";
         return Plan::status(run, Next::of(run, now).accepted(&resolved).queued(message).done(), Again::Slowly);
     };
+    let limits = &policy.limits;
     let concurrent = limits.concurrent_runs.unwrap_or(resolve::DEFAULT_CONCURRENT_RUNS);
     let most_queued = limits.queued.unwrap_or(resolve::DEFAULT_QUEUED);
     let peers = facts.peers.as_deref().unwrap_or_default();
     match queue::decide(&Peer::from(run), peers, concurrent, most_queued) {
+        Decision::Start if let Some(spent) = facts.policy_status.spent_now(policy, now) => {
+            let (period, until_then) = (spent.period, spent.ends_at.0);
+            let message = format!("waits until {until_then}: the namespace's budget for this {period} is spent (AgentPolicy budgets)");
+            Plan::status(run, Next::of(run, now).accepted(&resolved).queued(&message).done(), until(now, until_then))
+        }
         Decision::Start => start(run, &resolved, facts, platform.ca.clone(), now),
         Decision::Wait => {
             let message = format!("waits for its turn: at most {concurrent} runs of the namespace are active at once");

@@ -51,7 +51,7 @@ impl Calls {
     /// The gateway, or we, refused a call.
     pub fn refused(&self, status: u16, code: &str, message: &str) {
         match (status, code) {
-            (_, "model_request_budget_exhausted" | "unpriced_model") => {
+            (_, "model_request_budget_exhausted" | "namespace_budget_exhausted" | "unpriced_model") => {
                 self.end(Outcome::BudgetExhausted, format!("the budget is spent: {message}"))
             }
             (401, "inactive_run_token") => self.end(Outcome::AgentError, format!("the run is no longer active: {message}")),

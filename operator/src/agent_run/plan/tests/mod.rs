@@ -58,6 +58,7 @@ fn facts() -> Waiting {
     });
     Waiting {
         policy: Some(policy()),
+        policy_status: Default::default(),
         providers: [("p".to_owned(), serde_json::from_value(provider).unwrap())].into(),
         template: None,
         record: None,
@@ -183,6 +184,11 @@ fn before_the_start() {
             "lastTransitionTime": time(since)}]})
     };
     let no_policy = waiting(|f| f.policy = None);
+    let spent = waiting(|f| {
+        f.policy.as_mut().unwrap().budgets = serde_json::from_value(json!([{"period": "Day", "limit": {"requests": 5}}])).unwrap();
+        let period = json!({"period": "Day", "startsAt": time(0), "endsAt": time(60), "limit": {"requests": 5}, "warned": 100});
+        f.policy_status = serde_json::from_value(json!({"budgets": [period]})).unwrap();
+    });
     let no_provider = waiting(|f| f.providers.clear());
     let rows: Vec<(&str, AgentRun, Waiting, i64, &str)> = vec![
         ("accepted and started", run(|_| ()), facts(), 1, "CreateTicket Starting/Starting"),
@@ -202,6 +208,8 @@ fn before_the_start() {
         ("no provider yet", run(|_| ()), no_provider.clone(), 1, "Pending/Pending"),
         ("no provider after the grace", run(|v| v["status"] = said("WaitingForProvider", 1)), no_provider, 12, "Failed/PolicyDenied"),
         ("an old run, seen for the first time", run(|_| ()), no_policy.clone(), 9999, "Pending/Pending"),
+        ("the namespace's budget is spent", run(|_| ()), spent.clone(), 1, "Queued/Queued"),
+        ("the next period begins", run(|v| v["status"] = json!({"phase": "Queued"})), spent, 60, "CreateTicket Starting/Starting"),
         ("no gateway yet", run(|_| ()), waiting(|f| f.platform = None), 1, "Queued/Queued"),
         ("the cap", run(|_| ()), full.clone(), 1, "Queued/Queued"),
         ("too many wait", run(|_| ()), crowded, 1, "Failed/QuotaExceeded"),
