@@ -96,3 +96,30 @@ fn a_status_from_an_older_backup_is_raised_before_anything_is_admitted() {
         assert_eq!(renewed.answers[0].is_ok(), limit == 1000, "what was spent is not there to be spent again");
     }
 }
+
+#[test]
+fn what_others_have_written_as_spent_is_not_there_to_be_spent_and_is_charged_once() {
+    let ask = (Ask { requests: 1, input_tokens: 1, output_tokens: 1, price: None }, true);
+    let renew = |lease: &mut Lease, budget: &mut Budget, id: &str, shared: i64| {
+        let mut view = lease.begin(true);
+        view.share(Spent { requests: shared, ..Spent::default() });
+        let how = Renewal { holder: "a", id: id.into(), now: 0, grow: true, call_in: true, rest: false };
+        let renewed = view.renew(&mut view.doubtful(), budget, &[ask], &how);
+        lease.written(&renewed, &[id.to_owned()]);
+        renewed
+    };
+    // Another process has spent ten; then an older backup came back.
+    let mut budget = Budget::new(Limit { requests: 10, ..Limit::default() });
+    let renewed = renew(&mut Lease::default(), &mut budget, "a1", 10);
+    assert!(renewed.restored && matches!(renewed.answers[0], Err(NotAdmitted::Exhausted(_))), "{renewed:?}");
+    assert_eq!(budget.spent.requests, 10);
+    // Another process has charged our slice in full and has written so: what we took of it does not come on top.
+    let (mut lease, mut budget) = (Lease::default(), Budget::new(Limit { requests: 1000, ..Limit::default() }));
+    assert!(renew(&mut lease, &mut budget, "a2", 0).answers[0].is_ok());
+    let slice = lease.slice_id().expect("a slice").to_owned();
+    budget.settle(&slice, None, 1);
+    let charged = budget.spent.requests;
+    let renewed = renew(&mut lease, &mut budget, "a3", charged);
+    assert!(renewed.lost && !renewed.restored, "{renewed:?}");
+    assert_eq!(budget.spent.requests, charged);
+}

@@ -174,7 +174,7 @@ impl Bucket {
         }
         match timeout(time, self.0.http.request(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(Failure::Unreachable(innermost(&error))),
+            Ok(Err(error)) => Err(Failure::unanswered(&error)),
             Err(_) => Err(Failure::Unreachable(format!("no answer within {} s", time.as_secs()))),
         }
     }
@@ -192,13 +192,4 @@ fn content(body: Incoming) -> BlobStream {
         }
     });
     pieces.boxed()
-}
-
-/// The outer errors may carry the URL.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }

@@ -13,6 +13,8 @@ const MAX_BODY: usize = 16 * 1024;
 pub(super) enum Failure {
     /// No connection, or no answer in time.
     Unreachable(String),
+    /// The certificate is not to be trusted.
+    Untrusted(String),
     /// An answer that is none of those expected; `code` is the store's own word.
     Answered { status: StatusCode, code: String },
     /// The file to be sent could not be read.
@@ -20,6 +22,21 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Why a request got no answer. The outer errors may carry the URL, so only the innermost is told.
+    pub fn unanswered(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut innermost = error;
+        loop {
+            // An IO error's source is not what it was made from, but that one's.
+            let made_from = innermost.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+            innermost = match (made_from, innermost.source()) {
+                (Some(made_from), _) => made_from,
+                (None, Some(source)) => source,
+                (None, None) if innermost.is::<rustls::Error>() => return Failure::Untrusted(innermost.to_string()),
+                (None, None) => return Failure::Unreachable(innermost.to_string()),
+            };
+        }
+    }
+
     pub async fn answered(response: http::Response<Incoming>) -> Self {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
@@ -34,7 +51,7 @@ impl Failure {
             Failure::Answered { status, .. } => {
                 status.is_server_error() || matches!(*status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
             }
-            Failure::File(_) => false,
+            Failure::Untrusted(_) | Failure::File(_) => false,
         }
     }
 
@@ -42,6 +59,7 @@ impl Failure {
     pub fn text(&self, bucket: &str) -> String {
         match self {
             Failure::Unreachable(why) => format!("the object store cannot be reached: {why}"),
+            Failure::Untrusted(why) => format!("the object store is not trusted; is --s3-ca-file right? {why}"),
             Failure::Answered { status, code } => {
                 let hint = match status.as_u16() {
                     301 | 307 | 400 => "; is --s3-region right?",

@@ -1,5 +1,11 @@
 //! How gateways start: together, and on what they cannot use.
 
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ServerConfig;
+use rustls_pki_types::PrivateKeyDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,4 +74,47 @@ async fn a_bucket_that_cannot_be_used_is_an_error_that_says_what() {
         assert!(refused.contains(says), "{name}: {refused}");
         assert!(!refused.contains("wrong-secret"), "{refused}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_behind_tls_is_trusted_by_its_authority_only() {
+    let bed = Bed::new();
+    let (endpoint, authority) = tls_front().await;
+    let file = bed.folder.path().join("objects-ca.crt");
+    std::fs::write(&file, authority).expect("written");
+    let options = ObjectOptions { s3_endpoint: Some(endpoint), s3_allow_http: false, s3_ca_file: Some(file), ..bed.objects() };
+    let bucket = Bucket::open(&options, credentials()).await.expect("trusted");
+    let content = bed.folder.path().join("content");
+    std::fs::write(&content, b"over TLS").expect("written");
+    bucket.put("one", &content, 8).await.expect("put");
+    assert_eq!((bucket.has("one").await, bucket.has("two").await), (Ok(true), Ok(false)));
+    let other = ObjectOptions { s3_ca_file: bed.options().database_ca_file, ..options };
+    let refused = tokio::time::timeout(std::time::Duration::from_secs(20), Bucket::open(&other, credentials())).await;
+    let refused = refused.expect("it does not wait for what waiting cannot mend").err().expect("refused").to_string();
+    assert!(refused.contains("certificate"), "{refused}");
+}
+
+/// The object store behind TLS; its URL and the PEM of its authority.
+async fn tls_front() -> (String, String) {
+    let key = KeyPair::generate().expect("a key");
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name").self_signed(&key).expect("a certificate");
+    let server = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).expect("a key"))
+        .expect("a configuration");
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let endpoint = format!("https://localhost:{}", listener.local_addr().expect("an address").port());
+    let behind = Objects::shared().endpoint().trim_start_matches("http://").to_owned();
+    tokio::spawn(async move {
+        while let Ok((front, _)) = listener.accept().await {
+            let (acceptor, behind) = (acceptor.clone(), behind.clone());
+            tokio::spawn(async move {
+                let Ok(mut front) = acceptor.accept(front).await else { return };
+                let mut behind = TcpStream::connect(behind).await.expect("the object store");
+                let _ = tokio::io::copy_bidirectional(&mut front, &mut behind).await;
+            });
+        }
+    });
+    (endpoint, certificate.pem())
 }
