@@ -103,7 +103,7 @@ fn what_others_have_written_as_spent_is_not_there_to_be_spent_and_is_charged_onc
     let renew = |lease: &mut Lease, budget: &mut Budget, id: &str, shared: i64| {
         let mut view = lease.begin(true);
         view.share(Spent { requests: shared, ..Spent::default() });
-        let how = Renewal { holder: "a", id: id.into(), now: 0, grow: true, call_in: true, rest: false };
+        let how = Renewal { holder: "a", id: id.into(), now: 0, grow: true, ahead: 2, call_in: true, rest: false, overrun_closes: true };
         let renewed = view.renew(&mut view.doubtful(), budget, &[ask], &how);
         lease.written(&renewed, &[id.to_owned()]);
         renewed
