@@ -2,8 +2,7 @@
 
 use agentrun_crds::budget::Spent;
 use axum::response::IntoResponse;
-use http::StatusCode;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 
 use super::upstream::{Piece, Upstream, piece, reply, stream};
 use super::*;
@@ -260,26 +259,18 @@ async fn a_stream_of_gemini_can_also_be_one_array() {
     assert_eq!(world.settled().await.spent.output_tokens, FULL);
 }
 
+/// What has to do with the connection, and the rest of what a provider may refuse: `wire`.
 #[tokio::test]
 async fn every_answer_that_is_none_is_refused_in_the_dialects_own_form() {
     type Answer = fn(Spoken) -> axum::response::Response;
     let status = |status: u16| move |_: Spoken| super::upstream::error(status);
-    let limited: Answer = |_| (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, "7")], "slow down").into_response();
-    let overloaded: Answer = |_| (StatusCode::from_u16(529).unwrap(), [(RETRY_AFTER, "7")], "busy").into_response();
     let html: Answer = |_| ([(CONTENT_TYPE, "text/html")], "<p>").into_response();
-    let redirect: Answer = |_| (StatusCode::FOUND, [("location", "http://127.0.0.1:1/steal")]).into_response();
-    let gzip: Answer = |_| ([("content-type", "application/json"), ("content-encoding", "gzip")], "xx").into_response();
     // answer, status, code, upstream attempts, output tokens
     type Boxed = Box<dyn Fn(Spoken) -> axum::response::Response + Send + Sync>;
     let rows: Vec<(&str, Boxed, u16, &str, i64, i64)> = vec![
         ("401", Box::new(status(401)), 502, "provider_auth_failed", 1, 0),
         ("400", Box::new(status(400)), 400, "provider_rejected_request", 1, 0),
         ("404", Box::new(status(404)), 502, "provider_misconfigured", 1, 0),
-        ("500", Box::new(status(500)), 502, "provider_unavailable", 2, 0),
-        ("529", Box::new(overloaded), 503, "provider_overloaded", 2, 0),
-        ("429", Box::new(limited), 429, "provider_rate_limited", 1, 0),
-        ("redirect", Box::new(redirect), 502, "provider_redirect", 1, 0),
-        ("gzip", Box::new(gzip), 502, "provider_response_invalid", 1, FULL),
         ("html", Box::new(html), 502, "provider_response_invalid", 1, FULL),
         ("no JSON", Box::new(|_| reply("{\"choices\":[")), 502, "provider_response_invalid", 1, FULL),
         (
@@ -299,11 +290,9 @@ async fn every_answer_that_is_none_is_refused_in_the_dialects_own_form() {
             let answer = answer.clone();
             let world = spoken.world(Upstream::new(move |_, _| answer(spoken)).await).await;
             let response = spoken.send(&world, false).await;
-            let retry_after = response.headers().get(RETRY_AFTER).cloned();
             assert_eq!(response.status().as_u16(), status, "{name}");
             let body = text(response).await;
             assert_eq!(spoken.code(&body), code, "{name}");
-            assert_eq!(retry_after.is_some_and(|value| value == "7"), name.starts_with("429") || name.starts_with("529"), "{name}");
             assert!(!body.contains(KEY) && !body.contains("provider.example"), "{name}: {body}");
             let Spent { requests, upstream_attempts, output_tokens, .. } = world.settled().await.spent;
             assert_eq!((requests, upstream_attempts, output_tokens), (1, attempts, output), "{name}");
