@@ -253,6 +253,7 @@ impl LeasedLedger {
             let _ = answer.send(Err(NotAdmitted::Failed(error.clone())));
         }
     }
+
     /// What is written is on disk before it is used.
     async fn keep_on_disk(&self, key: &str, renewed: &Renewed) -> Result<(), ApiError> {
         let slice = renewed.slice().map(|(id, amount)| TakenSlice { id: id.to_owned(), amount, used: None });
