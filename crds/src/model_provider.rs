@@ -107,6 +107,18 @@ pub struct ProvidedModel {
     pub price_per_million: Option<Price>,
     /// Most output tokens of one call; requests are clamped to it. Default 4096.
     pub max_output_tokens: Option<i64>,
+    /// The member that bounds the output of an OpenAIChat call which has none. Default `max_tokens`; OpenAI's reasoning models take
+    /// `max_completion_tokens` only.
+    pub output_limit: Option<OutputLimit>,
+}
+
+/// A member of a chat/completions body.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputLimit {
+    #[default]
+    MaxTokens,
+    MaxCompletionTokens,
 }
 
 /// Price per million tokens, as decimal strings such as `"0.59"`; at most 6 decimals.

@@ -98,7 +98,7 @@ impl Bed {
                 ca_bundle: None,
                 secret_ref: SecretKeyRef { name: "provider-key".into(), key: "api-key".into() },
                 allowed_namespaces: Some(Default::default()),
-                models: vec![ProvidedModel { name: upstream(), price_per_million: None, max_output_tokens: Some(64) }],
+                models: vec![ProvidedModel { name: upstream(), price_per_million: None, max_output_tokens: Some(64), output_limit: None }],
                 timeouts: Default::default(),
                 caps: Default::default(),
             },

@@ -119,6 +119,7 @@ impl Story {
                 name: upstream.clone(),
                 price_per_million: Some(Price { input: "0.50".into(), output: "1.50".into(), cached_input: None, cache_write: None }),
                 max_output_tokens: Some(4096),
+                output_limit: None,
             });
             offered.push(OfferedModel { name, provider: self.namespace.clone(), model: upstream, fallbacks: Vec::new(), embeddings: None });
         }

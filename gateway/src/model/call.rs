@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use agentrun_crds::model_provider::OutputLimit;
 use bytes::{Bytes, BytesMut};
 
 use super::judge::{self, BodyError, Judged};
@@ -41,6 +42,8 @@ pub enum Text {
     Output,
     /// The same, as a member: what stands before the number and what behind it.
     OutputMember(&'static str, &'static str),
+    /// The same, as the member of a chat that the upstream wants for its model.
+    ChatOutput,
     /// So many tokens of thinking were asked for; they must stay below the output.
     Thinking(i64),
 }
@@ -82,7 +85,7 @@ impl Call {
     }
 
     /// The body to send: the upstream's model name, output clamped, usage asked for; every other byte as it came.
-    pub fn render(&self, upstream_model: &str, output_tokens: i64) -> Bytes {
+    pub fn render(&self, upstream_model: &str, limit: OutputLimit, output_tokens: i64) -> Bytes {
         let mut rendered = BytesMut::with_capacity(self.body.len() + 128 + upstream_model.len());
         let mut done = 0;
         let clamped = self.wanted_output.is_none_or(|wanted| output_tokens < wanted);
@@ -90,7 +93,7 @@ impl Call {
             rendered.extend_from_slice(&self.body[done..at.start]);
             match text {
                 Text::Thinking(_) if !clamped => rendered.extend_from_slice(&self.body[at.clone()]),
-                text => text.write(&mut rendered, upstream_model, output_tokens),
+                text => text.write(&mut rendered, upstream_model, limit, output_tokens),
             }
             done = at.end;
         }
@@ -100,7 +103,7 @@ impl Call {
 }
 
 impl Text {
-    fn write(&self, into: &mut BytesMut, model: &str, output: i64) {
+    fn write(&self, into: &mut BytesMut, model: &str, limit: OutputLimit, output: i64) {
         let mut put = |text: &str| into.extend_from_slice(text.as_bytes());
         match self {
             Text::As(text) => put(text),
@@ -110,6 +113,14 @@ impl Text {
                 put(before);
                 put(&output.to_string());
                 put(behind);
+            }
+            Text::ChatOutput => {
+                put(match limit {
+                    OutputLimit::MaxTokens => "\"max_tokens\":",
+                    OutputLimit::MaxCompletionTokens => "\"max_completion_tokens\":",
+                });
+                put(&output.to_string());
+                put(",");
             }
             Text::Thinking(wanted) => put(&(*wanted).min(output - 1).max(1).to_string()),
         }

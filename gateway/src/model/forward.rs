@@ -136,7 +136,7 @@ impl Admitted {
             tracing::error!("a model's name does not fit into its provider's URL");
             return Err(Failed { error: refusal::misconfigured(), next: Next::OtherProvider, counted: false });
         };
-        let body = self.call.render(&target.model, reserved.granted().amount.output_tokens);
+        let body = self.call.render(&target.model, provider.output_limit(&target.model), reserved.granted().amount.output_tokens);
         let outgoing = Outgoing { uri, headers: self.headers.clone(), body, stream: self.call.stream() };
         self.state.metrics.dispatched_after(self.started.elapsed());
         let dispatched = reserved.dispatch();

@@ -1,11 +1,12 @@
 //! One upstream, ready to be called: its URL checked, its timeouts parsed, its own connection pool. Holds no key.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use agentrun_crds::model_provider::{Dialect, PlainHttp, SecretKeyRef};
+use agentrun_crds::model_provider::{Dialect, OutputLimit, PlainHttp, SecretKeyRef};
 use agentrun_crds::{ModelProviderSpec, quantity};
 use bytes::Bytes;
 use http::Uri;
@@ -54,6 +55,8 @@ pub struct Provider {
     pub request_bytes: usize,
     pub response_bytes: usize,
     pub secret: SecretKeyRef,
+    /// Models for which the output of a chat is bounded by `max_completion_tokens`.
+    bounds_completion: HashSet<String>,
 }
 
 impl Provider {
@@ -100,11 +103,22 @@ impl Provider {
             request_bytes: bytes("caps.requestBytes", spec.caps.request_bytes, 1 << 20)?,
             response_bytes: bytes("caps.responseBytes", spec.caps.response_bytes, 16 << 20)?,
             secret: spec.secret_ref.clone(),
+            bounds_completion: spec
+                .models
+                .iter()
+                .filter(|model| model.output_limit == Some(OutputLimit::MaxCompletionTokens))
+                .map(|model| model.name.clone())
+                .collect(),
         })
     }
 }
 
 impl Provider {
+    /// The member that bounds the output of a chat with this model.
+    pub fn output_limit(&self, model: &str) -> OutputLimit {
+        if self.bounds_completion.contains(model) { OutputLimit::MaxCompletionTokens } else { OutputLimit::MaxTokens }
+    }
+
     /// Where an operation is served; Gemini has the model in its path.
     pub fn uri(&self, operation: Operation, model: &str) -> Result<Uri, ProviderError> {
         let call = match operation {

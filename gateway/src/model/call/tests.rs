@@ -40,8 +40,17 @@ fn only_model_output_and_usage_are_spliced() {
             r#"{"model":"up/\"x\"","messages":[{}],"stream":true,"max_tokens":7,"stream_options":{"include_usage":true,"include_obfuscation":false}}"#,
         ),
     ] {
-        assert_eq!(parse(body).unwrap().render("up/\"x\"", 7), expected.as_bytes(), "{body}");
+        assert_eq!(parse(body).unwrap().render("up/\"x\"", OutputLimit::MaxTokens, 7), expected.as_bytes(), "{body}");
     }
+}
+
+#[test]
+fn a_chat_without_a_bound_gets_the_member_that_its_model_takes() {
+    let render = |body: &str| parse(body).unwrap().render("up", OutputLimit::MaxCompletionTokens, 7);
+    let without = render(r#"{"model":"demo","messages":[{}]}"#);
+    assert_eq!(without, r#"{"max_completion_tokens":7,"model":"up","messages":[{}]}"#);
+    let with = render(r#"{"model":"demo","messages":[{}],"max_tokens":9}"#);
+    assert_eq!(with, r#"{"model":"up","messages":[{}],"max_tokens":7}"#, "what the caller chose stays");
 }
 
 #[test]
@@ -152,7 +161,7 @@ proptest! {
     fn a_spliced_body_parses_equal_but_for_the_spliced_fields((body, pretty) in body(), output in 1i64..1_000_000) {
         let text = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
         let call = Call::parse(Operation::Chat, Bytes::from(text), "demo").unwrap();
-        let mut sent: Value = serde_json::from_slice(&call.render("upstream", output)).unwrap();
+        let mut sent: Value = serde_json::from_slice(&call.render("upstream", OutputLimit::default(), output)).unwrap();
         let mut expected = body.clone();
         expected["model"] = json!("upstream");
         let limited = |name: &str| body.get(name).is_some();

@@ -122,7 +122,7 @@ pub fn judge(document: &Document<'_>, members: &[Member<'_>], model: &str) -> Re
         judged.items += 1;
     }
     if !judged.bounds_output() {
-        judged.insert(document, document.root(), Text::OutputMember("\"max_tokens\":", ","));
+        judged.insert(document, document.root(), Text::ChatOutput);
     }
     usage(document, &mut judged, options)?;
     Ok(judged)

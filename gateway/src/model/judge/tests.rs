@@ -1,5 +1,6 @@
 //! What each dialect refuses and lets through; chat's own rows are beside `Call`.
 
+use agentrun_crds::model_provider::OutputLimit;
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -194,7 +195,7 @@ fn what_agents_send_passes_with_nothing_but_the_splices() {
         (embeddings(r#""input":["a","b"],"dimensions":3"#), r#"{"model":"up","input":["a","b"],"dimensions":3}"#),
         (embeddings(r#""input":[1,2,3]"#), r#"{"model":"up","input":[1,2,3]}"#),
     ] {
-        let rendered = parse(&call).unwrap_or_else(|error| panic!("{}: {error}", call.1)).render("up", 7);
+        let rendered = parse(&call).unwrap_or_else(|error| panic!("{}: {error}", call.1)).render("up", OutputLimit::MaxTokens, 7);
         assert_eq!(std::str::from_utf8(&rendered).unwrap(), sent);
     }
 }
