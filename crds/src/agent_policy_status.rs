@@ -103,14 +103,16 @@ impl AgentPolicyStatus {
         self.budgets.iter().find(|status| status.period == period)
     }
 
-    /// The period whose budget is spent now, under the limit that the spec has now; of several the one that lasts longest.
-    pub fn spent_now(&self, spec: &AgentPolicySpec, now: Timestamp) -> Option<&PeriodStatus> {
-        let spent = |status: &&PeriodStatus| {
-            status.warned >= USED_UP
-                && (status.starts_at.0..status.ends_at.0).contains(&now)
-                && spec.limit_of(status.period) == Some(status.limit)
-        };
-        self.budgets.iter().filter(spent).max_by_key(|status| status.ends_at.0)
+    /// The period whose budget is spent now, under the limit that the spec has now, which is put into the answer; of several the
+    /// one that lasts longest. What was told of counts only under the limit that it was told of.
+    pub fn spent_now(&self, spec: &AgentPolicySpec, now: Timestamp) -> Option<PeriodStatus> {
+        let current = self.budgets.iter().filter(|status| (status.starts_at.0..status.ends_at.0).contains(&now));
+        let limited = current.filter_map(|status| spec.limit_of(status.period).map(|limit| (status, limit)));
+        let spent = limited.filter(|(status, limit)| {
+            used_percent(*limit, status.spent) >= USED_UP || (status.warned >= USED_UP && status.limit == *limit)
+        });
+        let longest = spent.max_by_key(|(status, _)| status.ends_at.0);
+        longest.map(|(status, limit)| PeriodStatus { limit, ..status.clone() })
     }
 
     /// The budget of one window as it stands. Closed where it is over or was never begun and is not in the spec; closing where
@@ -255,9 +257,18 @@ mod tests {
             (day(10), "2026-11-30T23:59:59Z", true),
             (day(10), "2026-12-01T00:00:00Z", false),
             (day(11), "2026-11-30T12:00:00Z", false),
+            (day(2), "2026-11-30T12:00:00Z", true),
+            (day(2), "2026-12-01T00:00:00Z", false),
             (spec(json!([])), "2026-11-30T12:00:00Z", false),
         ] {
-            assert_eq!(status.spent_now(&spec, at(now)).is_some(), expected, "{now}");
+            let spent = status.spent_now(&spec, at(now));
+            assert_eq!(spent.is_some(), expected, "{now}");
+            assert!(spent.is_none_or(|spent| Some(spent.limit) == spec.limit_of(Period::Day)), "{now}");
+        }
+        let mut nearly = AgentPolicyStatus::default();
+        charge(&mut nearly, &day(10), "2026-11-30T12:00:00Z", 8, true);
+        for (limit, expected) in [(10, true), (9, false), (8, true), (20, false)] {
+            assert_eq!(nearly.spent_now(&day(limit), at("2026-11-30T12:00:00Z")).is_some(), expected, "a limit of {limit}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The second half of `usage`: what the runs of a namespace have spent together, in each period for which its policy has a budget.
 
-use agentrun_crds::agent_policy_status::PeriodStatus;
+use agentrun_crds::agent_policy_status::{PeriodLimit, PeriodStatus};
 use agentrun_crds::period::Period;
 use agentrun_crds::quantity::micros_text;
 use agentrun_crds::{AgentPolicy, GROUP, VERSION};
@@ -20,16 +20,16 @@ pub async fn lines(cluster: &Cluster) -> Result<Vec<String>, Failure> {
 }
 
 fn table(policy: &AgentPolicy) -> Vec<String> {
-    let periods: Vec<Period> = Period::ALL.into_iter().filter(|period| policy.spec.limit_of(*period).is_some()).collect();
-    if periods.is_empty() {
+    if policy.spec.budgets.is_empty() {
         return Vec::new();
     }
     let mut table = Table::new(&["ALL RUNS IN THIS", "UNTIL", "REQUESTS", "INPUT TOKENS", "OUTPUT TOKENS", "COST"]);
-    for period in periods {
+    let limits = Period::ALL.into_iter().filter_map(|period| Some((period, policy.spec.limit_of(period)?)));
+    for (period, limit) in limits {
         let standing = policy.status.as_ref().and_then(|status| status.of(period));
         let mut cells = vec![period.to_string()];
         match standing {
-            Some(standing) => cells.extend(amounts(standing)),
+            Some(standing) => cells.extend(amounts(standing, limit)),
             None => cells.push("nothing spent yet".into()),
         }
         table.row(cells);
@@ -37,8 +37,9 @@ fn table(policy: &AgentPolicy) -> Vec<String> {
     table.lines()
 }
 
-fn amounts(standing: &PeriodStatus) -> Vec<String> {
-    let PeriodStatus { limit, spent, ends_at, .. } = standing;
+/// The limit is the spec's: status shows one that was changed only a moment later.
+fn amounts(standing: &PeriodStatus, limit: PeriodLimit) -> Vec<String> {
+    let PeriodStatus { spent, ends_at, .. } = standing;
     let of = |spent: String, limit: Option<String>| limit.map_or(spent.clone(), |limit| format!("{spent}/{limit}"));
     let count = |spent: i64, limit: Option<i64>| of(spent.to_string(), limit.map(|limit| limit.to_string()));
     vec![
@@ -68,7 +69,7 @@ mod tests {
         assert_eq!(table(&policy(json!([]), json!({}))), Vec::<String>::new());
         let budgets = json!([{"period": "Month", "limit": {"cost": "9"}}, {"period": "Hour", "limit": {"requests": 5}}]);
         let month = json!({"period": "Month", "startsAt": "2026-11-01T00:00:00Z", "endsAt": "2026-12-01T00:00:00Z",
-            "limit": {"costMicros": 9_000_000}, "spent": {"requests": 7, "inputTokens": 8, "outputTokens": 9, "costMicros": 1_500_000}});
+            "limit": {"costMicros": 5_000_000}, "spent": {"requests": 7, "inputTokens": 8, "outputTokens": 9, "costMicros": 1_500_000}});
         assert_eq!(
             table(&policy(budgets, json!({"budgets": [month]}))),
             [

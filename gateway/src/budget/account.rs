@@ -94,6 +94,14 @@ impl Account {
         }
     }
 
+    /// Whether its status shows another ceiling than counts, as it does once a policy was changed.
+    pub fn shows_another_limit(&self) -> bool {
+        let Account::Period(policy, window) = self else { return false };
+        let standing = policy.status.as_ref().and_then(|status| status.of(window.period));
+        let shown = standing.filter(|standing| standing.starts_at.0 == window.start).map(|standing| standing.limit);
+        shown.zip(policy.spec.limit_of(window.period)).is_some_and(|(shown, limit)| shown != limit)
+    }
+
     /// Whether it takes calls of who shows these claims, which a period does not ask for.
     pub fn honours(&self, claims: Option<&Claims>) -> bool {
         match self {

@@ -7,7 +7,7 @@ mod warning;
 
 pub use directory::PolicyDirectory;
 pub use status_writer::PolicyWriter;
-pub use warning::Warning;
+pub use warning::{Warning, shares};
 
 use agentrun_crds::AgentPolicy;
 

@@ -83,7 +83,7 @@ impl Warning {
 }
 
 /// `90 of 100 requests, 0.45 of 0.50 cost`.
-fn shares(status: &PeriodStatus) -> String {
+pub fn shares(status: &PeriodStatus) -> String {
     let PeriodStatus { limit, spent, .. } = status;
     let money = agentrun_crds::quantity::micros_text;
     let count = |spent: i64, limit: Option<i64>, what: &str| limit.map(|limit| format!("{spent} of {limit} {what}"));

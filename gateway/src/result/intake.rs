@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::base::Base;
 use super::claims::{self, Claims};
+use super::exhausted::NamespaceBudget;
 use super::judge::{Verdict, judge};
 use super::patch::{Mode, Patch, Side};
 use super::{MAX_PATCH_BYTES, MAX_RESULT_BYTES};
@@ -48,9 +49,8 @@ pub(super) async fn result(caller: RunCaller<Events>, State(state): State<AppSta
     // A decision of a moment ago counts.
     let (_, decided) = state.runs.confirm_within(&run.uid, Duration::ZERO).await?;
     let base = Base::of(&state, &caller.run).await?;
-    let policy = state.policies.get(&run.namespace);
-    let spent = policy.as_ref().and_then(|policy| policy.status.as_ref()?.spent_now(&policy.spec, state.clock.now()));
-    let mut verdict = judge(&claims, &base, &decided, &resolved, spent);
+    let of_namespace = NamespaceBudget::of(state.policies.get(&run.namespace).as_deref(), state.clock.now());
+    let mut verdict = judge(&claims, &base, &decided, &resolved, &of_namespace);
     let mut patch = None;
     if verdict.reason != Reason::ResultInvalid && claims.manifest_complete && !claims.changes.is_empty() {
         match render(&state, &base, &caller.run, &claims).await? {

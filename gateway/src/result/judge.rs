@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use agentrun_crds::AgentRun;
-use agentrun_crds::agent_policy_status::PeriodStatus;
 use agentrun_crds::agent_run_status::Resolved;
 use agentrun_crds::conditions::Reason;
 use agentrun_crds::paths::AllowedPath;
@@ -13,6 +12,7 @@ use agentrun_protocol::result::{ClaimedCheck, Outcome};
 use super::base::Base;
 use super::claims::Claims;
 use super::collision::collision;
+use super::exhausted::{self, NamespaceBudget};
 use super::unapproved::unapproved;
 
 /// Longest message in status.
@@ -46,8 +46,7 @@ impl Verdict {
     }
 }
 
-/// `spent`: the budget of the run's namespace that is spent now.
-pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Resolved, spent: Option<&PeriodStatus>) -> Verdict {
+pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Resolved, of_namespace: &NamespaceBudget) -> Verdict {
     if let Some(what) = untrue(claims, base, resolved) {
         return Verdict::invalid(what);
     }
@@ -77,7 +76,11 @@ pub(super) fn judge(claims: &Claims, base: &Base, run: &AgentRun, resolved: &Res
     }
     let verdict = match claims.outcome {
         Outcome::Done => done(claims, resolved),
-        other => Verdict::new(outcome_reason(other), with_words(&early(other, run, resolved, spent), claims)),
+        // Whoever ended for it only repeats our refusal, which said the same.
+        Outcome::BudgetExhausted if let NamespaceBudget::Spent(spent) = of_namespace => {
+            Verdict::new(Reason::BudgetExhausted, exhausted::of_namespace(spent))
+        }
+        other => Verdict::new(outcome_reason(other), with_words(&early(other, run, resolved, of_namespace), claims)),
     };
     match (verdict.reason, unapproved(run)) {
         (Reason::ChecksFailed | Reason::NoChanges | Reason::AgentError, Some((reason, what))) => {
@@ -193,11 +196,11 @@ fn outcome_reason(outcome: Outcome) -> Reason {
 }
 
 /// What to do when the agent ended early.
-fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved, spent: Option<&PeriodStatus>) -> String {
+fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved, of_namespace: &NamespaceBudget) -> String {
     match outcome {
         Outcome::Done => String::new(),
         Outcome::StepLimit => format!("All {} steps were used. Raise spec.limits.maxSteps, or give a smaller task.", resolved.max_steps),
-        Outcome::BudgetExhausted => spent.map_or_else(|| budget(run), namespace_budget),
+        Outcome::BudgetExhausted => exhausted::of_run(run, of_namespace),
         Outcome::Deadline => {
             format!("The wall time of {} s passed. Raise spec.limits.wallTime, or give a smaller task.", resolved.wall_time_seconds)
         }
@@ -219,24 +222,6 @@ fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved, spent: Option<&P
         }
         Outcome::AgentError => "The agent gave up. Its last messages are in the run's events.".into(),
     }
-}
-
-/// The sandbox's word about the budget counts for the outcome; what is really spent is ours to say.
-fn budget(run: &AgentRun) -> String {
-    let Some(budget) = run.status.as_ref().and_then(|status| status.budget.as_ref()) else {
-        return "The sandbox says that the budget is spent.".into();
-    };
-    format!(
-        "The sandbox ended because the model budget left no room for its next call ({} of {} requests, {} input and {} output tokens spent). Raise spec.limits.budget, or give a smaller task.",
-        budget.spent.requests, budget.limit.requests, budget.spent.input_tokens, budget.spent.output_tokens
-    )
-}
-
-fn namespace_budget(spent: &PeriodStatus) -> String {
-    format!(
-        "The budget of the namespace's AgentPolicy for this {} is spent, by all its runs together. Run it again from {} on, or have the platform team raise spec.budgets of the AgentPolicy.",
-        spent.period, spent.ends_at.0
-    )
 }
 
 fn with_words(text: &str, claims: &Claims) -> String {
@@ -289,7 +274,7 @@ mod tests {
         let run = run();
         let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
         let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
-        judge(&claims, &Base::inline(&run), &run, &resolved, None)
+        judge(&claims, &Base::inline(&run), &run, &resolved, &NamespaceBudget::Unlimited)
     }
 
     #[test]
@@ -421,7 +406,7 @@ mod tests {
                 result["checks"] = json!([]);
             }
             let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
-            let verdict = judge(&claims, &Base::inline(&denied), &denied, &resolved, None);
+            let verdict = judge(&claims, &Base::inline(&denied), &denied, &resolved, &NamespaceBudget::Unlimited);
             assert_eq!(verdict.reason, expected, "{}", verdict.message);
         }
     }
@@ -444,7 +429,7 @@ mod tests {
             let mut result = result();
             result["changes"] = json!([{"path": path, "after": state("n", 644)}]);
             let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
-            assert_eq!(judge(&claims, &Base::inline(&run), &run, &resolved, None).reason, expected, "{path}");
+            assert_eq!(judge(&claims, &Base::inline(&run), &run, &resolved, &NamespaceBudget::Unlimited).reason, expected, "{path}");
         }
     }
 
@@ -458,18 +443,19 @@ mod tests {
     #[test]
     fn a_run_that_found_its_namespaces_budget_spent_says_until_when() {
         let mut result = result();
-        (result["outcome"], result["checks"]) = ("budgetExhausted".into(), json!([]));
+        (result["outcome"], result["checks"], result["message"]) = ("budgetExhausted".into(), json!([]), "refused".into());
         let run = run();
         let claims = super::super::claims::parse(result.to_string().as_bytes(), fixtures::RUN_UID, 1).expect("well-formed");
         let resolved = run.status.as_ref().and_then(|status| status.resolved.clone()).expect("resolved");
+        let judged = |of_namespace| judge(&claims, &Base::inline(&run), &run, &resolved, &of_namespace);
         let spent = json!({"period": "Day", "startsAt": "2026-11-30T00:00:00Z", "endsAt": "2026-12-01T00:00:00Z"});
-        let spent: PeriodStatus = serde_json::from_value(spent).expect("a period");
-        let verdict = judge(&claims, &Base::inline(&run), &run, &resolved, Some(&spent));
+        let spent = serde_json::from_value(spent).expect("a period");
+        let verdict = judged(NamespaceBudget::Spent(Box::new(spent)));
         assert_eq!(verdict.reason, Reason::BudgetExhausted);
-        assert!(
-            verdict.message.contains("for this day") && verdict.message.contains("from 2026-12-01T00:00:00Z on"),
-            "{}",
-            verdict.message
-        );
+        let message = verdict.message;
+        assert!(message.contains("for this day") && message.contains("from 2026-12-01T00:00:00Z on"), "{message}");
+        assert!(!message.contains("The agent says"), "it says so once: {message}");
+        assert!(judged(NamespaceBudget::Open).message.contains("if it was the namespace's"));
+        assert!(!judged(NamespaceBudget::Unlimited).message.contains("namespace"));
     }
 }

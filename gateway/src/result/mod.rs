@@ -4,6 +4,7 @@
 mod base;
 mod claims;
 mod collision;
+mod exhausted;
 mod intake;
 mod judge;
 mod patch;

@@ -45,7 +45,8 @@ pub struct ToolCall {
 /// Why there is no reply.
 #[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
 pub enum ModelError {
-    #[error("the budget is spent: {0}")]
+    /// The gateway has said whose.
+    #[error("{0}")]
     BudgetExhausted(String),
     /// The run was closed: cancelled, over, or its token ran out.
     #[error("the run is no longer active: {0}")]

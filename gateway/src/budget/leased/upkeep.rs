@@ -82,6 +82,10 @@ impl LeasedLedger {
     pub(super) fn heed(&self, account: &Account) {
         let mut entries = self.0.lock();
         let key = account.key();
+        if account.shows_another_limit() {
+            let entry = self.0.entry(&mut entries, &key, account);
+            self.kick(&key, entry, Need::Exact);
+        }
         let Some(entry) = entries.get_mut(&key) else { return };
         let limit_changed = !entry.lease.is_empty() && account.version() > entry.version && account.limit() != entry.lease.limit();
         if account.is_ending() || account.is_wanted(&self.0.holder) || limit_changed {

@@ -168,6 +168,30 @@ async fn a_lower_limit_counts_at_once_also_for_what_is_held_in_advance_and_a_hig
 }
 
 #[tokio::test]
+async fn a_changed_limit_shows_without_a_call() {
+    let world = world(a_day(json!({ "requests": 100 }))).await;
+    drop(reserve(&world).await.expect("there is room").dispatch());
+    world.gateway.state.ledger.idle().await;
+    assert_eq!(settled(&world, Period::Day).await.limit.requests, Some(100));
+    let other = start(&world.api, "gw-1", &world.upstream);
+    for (limit, percent) in [(1, 100), (5, 20)] {
+        world.api.set_policy(a_day(json!({ "requests": limit })), json!({}));
+        show(&world.gateway, &world);
+        show(&other, &world);
+        let shown = async {
+            while world.api.period(Period::Day).limit.requests != Some(limit) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), shown).await.expect("the new limit in status");
+        world.gateway.state.ledger.idle().await;
+        other.state.ledger.idle().await;
+        let status = settled(&world, Period::Day).await;
+        assert_eq!((status.spent.requests, status.used_percent), (1, percent));
+    }
+}
+
+#[tokio::test]
 async fn two_gateways_tell_of_80_and_of_100_per_cent_once_each() {
     let world = world(a_day(json!({ "requests": 5 }))).await;
     let other = start(&world.api, "gw-1", &world.upstream);

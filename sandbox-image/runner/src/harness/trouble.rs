@@ -52,7 +52,7 @@ impl Calls {
     pub fn refused(&self, status: u16, code: &str, message: &str) {
         match (status, code) {
             (_, "model_request_budget_exhausted" | "namespace_budget_exhausted" | "unpriced_model") => {
-                self.end(Outcome::BudgetExhausted, format!("the budget is spent: {message}"))
+                self.end(Outcome::BudgetExhausted, message.to_owned())
             }
             (401, "inactive_run_token") => self.end(Outcome::AgentError, format!("the run is no longer active: {message}")),
             (_, "provider_auth_failed" | "provider_misconfigured") => self.provider_failed(Outcome::ProviderAuthFailed, message),

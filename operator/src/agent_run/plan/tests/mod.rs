@@ -189,6 +189,11 @@ fn before_the_start() {
         let period = json!({"period": "Day", "startsAt": time(0), "endsAt": time(60), "limit": {"requests": 5}, "warned": 100});
         f.policy_status = serde_json::from_value(json!({"budgets": [period]})).unwrap();
     });
+    let lowered = waiting(|f| {
+        f.policy.as_mut().unwrap().budgets = serde_json::from_value(json!([{"period": "Day", "limit": {"requests": 2}}])).unwrap();
+        let period = json!({"period": "Day", "startsAt": time(0), "endsAt": time(60), "limit": {"requests": 5}, "spent": {"requests": 3}});
+        f.policy_status = serde_json::from_value(json!({"budgets": [period]})).unwrap();
+    });
     let no_provider = waiting(|f| f.providers.clear());
     let rows: Vec<(&str, AgentRun, Waiting, i64, &str)> = vec![
         ("accepted and started", run(|_| ()), facts(), 1, "CreateTicket Starting/Starting"),
@@ -209,6 +214,7 @@ fn before_the_start() {
         ("no provider after the grace", run(|v| v["status"] = said("WaitingForProvider", 1)), no_provider, 12, "Failed/PolicyDenied"),
         ("an old run, seen for the first time", run(|_| ()), no_policy.clone(), 9999, "Pending/Pending"),
         ("the namespace's budget is spent", run(|_| ()), spent.clone(), 1, "Queued/Queued"),
+        ("the namespace's limit is lowered below what is spent", run(|_| ()), lowered, 1, "Queued/Queued"),
         ("the next period begins", run(|v| v["status"] = json!({"phase": "Queued"})), spent, 60, "CreateTicket Starting/Starting"),
         ("no gateway yet", run(|_| ()), waiting(|f| f.platform = None), 1, "Queued/Queued"),
         ("the cap", run(|_| ()), full.clone(), 1, "Queued/Queued"),
