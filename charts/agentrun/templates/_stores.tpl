@@ -17,11 +17,26 @@ more gateways than one store is for.
   {{- if and (hasPrefix "http://" $s3.endpoint) (not $s3.allowHttp) -}}
     {{- fail "gateway.stores.s3.endpoint is http://: set gateway.stores.s3.allowHttp=true if what is stored may cross the network unprotected." -}}
   {{- end -}}
+  {{- include "agentrun.s3PortIsOpen" . -}}
 shared
 {{- else if $postgresql.secretName -}}
   {{- fail "gateway.stores.postgresql is set, gateway.stores.s3 is not: artifacts would stay on the volume of one gateway. Set both or neither." -}}
 {{- else if gt (int .Values.gateway.replicas) 1 -}}
   {{- fail (printf "gateway.replicas is %d: the embedded store is of one process. Set gateway.stores.postgresql and gateway.stores.s3, or gateway.replicas=1." (int .Values.gateway.replicas)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Fails where the NetworkPolicy does not let the gateway out to the endpoint's port. A Service's Pods may have another port, so of a
+Service only the port that nobody has set is doubted.
+*/}}
+{{- define "agentrun.s3PortIsOpen" -}}
+{{- $endpoint := urlParse .Values.gateway.stores.s3.endpoint -}}
+{{- $open := toStrings .Values.networkPolicy.s3.ports -}}
+{{- $port := trimPrefix ":" (regexFind ":[0-9]+$" $endpoint.host) | default (ternary "80" "443" (eq $endpoint.scheme "http")) -}}
+{{- $service := regexMatch "^[^.:]+(:|$)|[.]svc([.:]|$)" $endpoint.host -}}
+{{- if and .Values.networkPolicy.enabled (not (has $port $open)) (or (not $service) (eq (join "," $open) "443")) -}}
+  {{- fail (printf "gateway.stores.s3.endpoint has port %s, to which the gateway's NetworkPolicy does not let it out: put it into networkPolicy.s3.ports (of a Service: the port of its Pods)." $port) -}}
 {{- end -}}
 {{- end -}}
 

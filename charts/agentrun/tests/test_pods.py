@@ -109,7 +109,7 @@ class Pods(unittest.TestCase):
     def test_one_gateway_with_shared_stores(self):
         """What is not said is not rendered: no authority, no prefix, and nobody to wait for."""
         stores = '{"postgresql":{"secretName":"a","key":"dsn"},"s3":{"endpoint":"http://s3:9000","bucket":"runs","secretName":"b","allowHttp":true,"virtualHost":true}}'
-        objects = render("", "--set-json", f"gateway.stores={stores}")
+        objects = render("", "--set-json", f"gateway.stores={stores}", "--set-json", "networkPolicy.s3.ports=[9443]")
         spec = find(objects, "StatefulSet", "agentrun-gateway")["spec"]
         pod = spec["template"]["spec"]
         arguments = pod["containers"][0]["args"]

@@ -23,6 +23,9 @@ REFUSED = [
     ('gateway.stores.s3={"endpoint":"https://s3.example.com","bucket":"runs","secretName":"a"}', ["postgresql.secretName is not", "Set both or neither"]),
     ('gateway.stores={"postgresql":{"secretName":"a"},"s3":{"endpoint":"https://s3.example.com","secretName":"a"}}', ["gateway.stores.s3.bucket is empty"]),
     ('gateway.stores={"postgresql":{"secretName":"a"},"s3":{"endpoint":"http://s3.example.com","bucket":"runs","secretName":"a"}}', ["allowHttp=true"]),
+    *[(f'gateway.stores={{"postgresql":{{"secretName":"a"}},"s3":{{"endpoint":"{endpoint}","bucket":"runs","secretName":"a","allowHttp":true}}}}',
+       [f"endpoint has port {port}", "networkPolicy.s3.ports"])
+      for endpoint, port in [("https://s3.example.com:9000", 9000), ("http://s3.example.com", 80), ("http://minio.storage.svc:9000", 9000)]],
     ('gateway.stores.s3.endpoint="s3.example.com"', ["/gateway/stores/s3/endpoint", "does not match"]),
     ('gateway.stores.s3.bucket="Runs"', ["/gateway/stores/s3/bucket", "does not match"]),
     ('gateway.stores.postgresql.url="postgres://u:p@h/d"', ["/gateway/stores/postgresql", "'url' not allowed"]),
