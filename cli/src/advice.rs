@@ -46,6 +46,8 @@ pub fn after(reason: Reason) -> &'static str {
         AgentError => "Read the end of the log: kubectl agentrun logs {run}",
         ResultInvalid => "The sandbox broke a rule of the protocol; show the message and the log to the platform team.",
         ProviderAuthFailed => "The platform team must renew the provider's key.",
+        ProviderMisconfigured => "The platform team must mend the ModelProvider; the gateway's log says what is wrong with it.",
+        GatewayUnavailable => "The platform team must look at the gateway and its stores; then: kubectl agentrun rerun {run}",
         ProviderUnavailable => "Try later: kubectl agentrun rerun {run}",
         Denied => "See what was denied and why (kubectl agentrun approvals {run}); change the task so that it is not needed.",
         ApprovalExpired => "Have somebody ready who may approve, then: kubectl agentrun rerun {run}",

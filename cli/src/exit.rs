@@ -61,7 +61,9 @@ impl Exit {
             | Evicted
             | Compromised
             | ProviderAuthFailed
-            | ProviderUnavailable => Exit::NotOurFault,
+            | ProviderUnavailable
+            | ProviderMisconfigured
+            | GatewayUnavailable => Exit::NotOurFault,
             ImagePullFailed | OutOfMemory | WorkspaceFull | PathNotAllowed | AgentError | ResultInvalid | AlreadyRan => Exit::Failed,
         }
     }

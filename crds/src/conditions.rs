@@ -87,6 +87,8 @@ reasons! {
     ResultInvalid Agent "What the sandbox sent as its result is not valid.",
     ProviderAuthFailed Provider "The model provider refused our key.",
     ProviderUnavailable Provider "The model provider did not answer, after retries.",
+    ProviderMisconfigured Platform "The ModelProvider is not set up rightly.",
+    GatewayUnavailable Platform "The gateway could not do its part, after retries.",
     Denied User "A person denied a needed action.",
     ApprovalExpired User "Nobody decided in time.",
     AlreadyRan Nobody "A run of this name and spec has run before; change rerunKey to run it again.",

@@ -36,6 +36,8 @@ pub enum Outcome {
     Deadline,
     ProviderAuthFailed,
     ProviderUnavailable,
+    ProviderMisconfigured,
+    GatewayUnavailable,
     SourceUnavailable,
     WorkspaceFull,
     ExecutorLost,

@@ -133,7 +133,7 @@ impl Admitted {
         let provider = target.provider.clone();
         let operation = self.call.operation();
         let Ok(uri) = provider.uri(operation, &target.model) else {
-            tracing::error!("a model's name does not fit into its provider's URL");
+            tracing::error!(provider = provider.name, "a model's name does not fit into its provider's URL");
             return Err(Failed { error: refusal::misconfigured(), next: Next::OtherProvider, counted: false });
         };
         let body = self.call.render(&target.model, provider.output_limit(&target.model), reserved.granted().amount.output_tokens);
@@ -155,7 +155,7 @@ impl Admitted {
             }
             Ok(response) => return Err(self.refused(booking, response, &provider).await),
             Err(Failure::NoKey(error)) => {
-                tracing::error!(%error, "a provider's key cannot be used");
+                tracing::error!(provider = provider.name, %error, "a provider's key cannot be used");
                 booking.finish(Bill::Nothing, Ending::NoKey);
                 return Err(Failed { error: refusal::misconfigured(), next: Next::OtherProvider, counted: false });
             }
@@ -170,7 +170,7 @@ impl Admitted {
 
     fn note_failure(&self, provider: &Provider) {
         if provider.breaker.failed(tokio::time::Instant::now()) {
-            tracing::warn!("a provider keeps failing; it is left alone for a while");
+            tracing::warn!(provider = provider.name, "a provider keeps failing; it is left alone for a while");
             self.state.metrics.breaker_opened();
         }
     }
@@ -178,7 +178,12 @@ impl Admitted {
     /// The provider answered, but not with a completion.
     async fn refused(&self, booking: Booking, response: http::Response<Incoming>, provider: &Provider) -> Failed {
         let status = response.status();
-        tracing::warn!(provider_status = status.as_u16(), "a provider refused a call");
+        tracing::warn!(
+            provider = provider.name,
+            run = crate::runs::uid(&self.run),
+            provider_status = status.as_u16(),
+            "a provider refused a call"
+        );
         if status.is_success() || status.is_informational() {
             booking.finish(Bill::Reservation, Ending::Invalid);
             return Failed { error: refusal::invalid_response(), next: Next::OtherProvider, counted: true };

@@ -156,7 +156,7 @@ async fn call(
     let model = model_for(&run, operation)?;
     let targets = target::of(&state.model.providers, &model, operation)?;
     if named.is_some_and(|named| named != model.name) {
-        return Err(refusal::body(BodyError::WrongModel));
+        return Err(refusal::body(BodyError::WrongModel(model.name)));
     }
     inbound::judge_query(operation, request.uri().query())?;
     inbound::judge_media(request.headers())?;

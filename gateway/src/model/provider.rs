@@ -45,6 +45,8 @@ pub struct Timeouts {
 
 /// See the module.
 pub struct Provider {
+    /// For our log only.
+    pub name: String,
     pub dialect: Dialect,
     pub breaker: Breaker,
     uri: Uri,
@@ -61,7 +63,7 @@ pub struct Provider {
 
 impl Provider {
     /// Check a spec and build the pool.
-    pub fn new(spec: &ModelProviderSpec) -> Result<Self, ProviderError> {
+    pub fn new(name: &str, spec: &ModelProviderSpec) -> Result<Self, ProviderError> {
         let uri = checked_uri(&spec.url, spec.plain_http)?;
         let seconds = |field, text: &Option<String>, default| match text {
             None => Ok(Duration::from_secs(default)),
@@ -94,6 +96,7 @@ impl Provider {
             .build(TimedConnector { inner: connector(spec, timeouts.connect)?, timeout: timeouts.connect });
         let count_uri = below(&uri, "/count_tokens")?;
         Ok(Provider {
+            name: name.to_owned(),
             dialect: spec.dialect,
             breaker: Breaker::default(),
             uri,

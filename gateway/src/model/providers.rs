@@ -82,7 +82,7 @@ impl Providers {
         if self.lock().get(&name).is_some_and(|(before, _)| *before == spec) {
             return; // keep its connections
         }
-        let built = Provider::new(&spec).map(Arc::new);
+        let built = Provider::new(&name, &spec).map(Arc::new);
         if let Err(error) = &built {
             tracing::warn!(provider = name, %error, "this ModelProvider cannot be used");
         }

@@ -132,10 +132,11 @@ async fn relay_all(
                 relay.feed(&chunk);
             }
             Err(ReadError::TooLarge) => return Err(End::Failed(Ending::TooLarge)),
+            Err(ReadError::Broken) => return Err(End::Failed(Ending::Incomplete)),
             over => match (relay.end(), over) {
                 (Some(last), _) => return Ok(last),
-                (None, Err(ReadError::TimedOut)) => return Err(End::Failed(Ending::TimedOut)),
-                (None, _) => return Err(End::Failed(Ending::Incomplete)),
+                (None, Err(_)) => return Err(End::Failed(Ending::TimedOut)),
+                (None, Ok(_)) => return Err(End::Failed(Ending::Incomplete)),
             },
         }
     }

@@ -29,7 +29,9 @@ pub fn body(error: BodyError) -> ApiError {
     match error {
         BodyError::Malformed(error) => ApiError::bad_request("malformed_body", error.to_string()).field("body").kind(INVALID),
         BodyError::Field { code, field, message } => ApiError::bad_request(code, message).field(field).kind(INVALID),
-        BodyError::WrongModel => ApiError::inactive_run_token().field("model"),
+        error @ BodyError::WrongModel(_) => {
+            no_retry(ApiError::new(StatusCode::NOT_FOUND, "model_not_offered", error.to_string()).field("model").kind(INVALID))
+        }
     }
 }
 

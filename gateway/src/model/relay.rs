@@ -240,7 +240,7 @@ impl Relay {
 
     /// What is still to be sent when the body ends here; `None` if it may not end here.
     pub fn end(&mut self) -> Option<Bytes> {
-        if !self.ended {
+        if !self.ended || !self.events.is_between() {
             return None;
         }
         let held = self.held.take().unwrap_or_default();

@@ -36,6 +36,11 @@ impl Events {
         }
     }
 
+    /// Whether no event has begun that has not ended.
+    pub fn is_between(&self) -> bool {
+        self.buffer.trim_ascii().is_empty()
+    }
+
     /// The offset behind the blank line that ends the first event.
     fn event_end(&mut self) -> Option<usize> {
         let bytes = &self.buffer[..];

@@ -58,11 +58,11 @@ pub async fn send(
     match timeout(wait, provider.client.request(request)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) if error.is_connect() => {
-            tracing::warn!(error = cause(&error), "a provider could not be reached");
+            tracing::warn!(provider = provider.name, error = cause(&error), "a provider could not be reached");
             Err(Failure::NotSent)
         }
         Ok(Err(error)) => {
-            tracing::warn!(error = cause(&error), "the connection to a provider was lost");
+            tracing::warn!(provider = provider.name, error = cause(&error), "the connection to a provider was lost");
             Err(if is_unprocessed(&error) { Failure::Unprocessed } else { Failure::Lost })
         }
         Err(_) => Err(Failure::Slow),

@@ -7,6 +7,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::operation::Operation;
 
+/// More than any model takes or makes in a call: such a report cannot be true, and must not end a namespace's budget.
+const MOST_TOKENS: i64 = 1_000_000_000;
+
 /// Tokens of one call as billed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -102,7 +105,7 @@ impl Meter {
         let cached = usage.cache_read_input_tokens.or(details.cached_tokens);
         let written = usage.cache_creation_input_tokens.or(details.cache_write_tokens);
         for number in [usage.input_tokens, usage.output_tokens, usage.total_tokens, cached, written] {
-            self.odd |= number.is_some_and(|number| number < 0);
+            self.odd |= number.is_some_and(|number| !(0..=MOST_TOKENS).contains(&number));
         }
         self.input = self.input.max(usage.input_tokens);
         self.output = self.output.max(usage.output_tokens);
@@ -292,6 +295,8 @@ mod tests {
                 r#"{"IN":0,"OUT":0}"#,
                 r#"{"IN":-3,"OUT":4}"#,
                 r#"{"IN":3,"OUT":-4}"#,
+                r#"{"IN":3,"OUT":9223372036854775807}"#,
+                r#"{"IN":1000000001,"OUT":4}"#,
                 r#"{"IN":"3","OUT":4}"#,
                 r#"{"IN":3.5,"OUT":4}"#,
                 r#"{"IN":9223372036854775808,"OUT":4}"#,

@@ -29,13 +29,20 @@ pub struct Warning {
 impl Warning {
     /// Tell it; what cannot be told is logged, and stands in status as well.
     pub async fn tell(self, client: Client, instance: String) {
-        let Some(event) = self.event(instance) else { return };
+        let Some(mut event) = self.event(instance) else { return };
         let events: Api<Event> = Api::namespaced(client, namespace(&self.policy));
         for _ in 0..TRIES {
             match tokio::time::timeout(PATIENCE, events.create(&PostParams::default(), &event)).await {
                 Ok(Ok(_)) => return,
-                // Another gateway has told it, or we have, and did not hear of it.
-                Ok(Err(kube::Error::Api(status))) if status.code == 409 => return,
+                Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+                    let name = event.metadata.name.clone().unwrap_or_default();
+                    // Another gateway has told it, or we have, and did not hear of it; unless somebody else has taken the name.
+                    match tokio::time::timeout(PATIENCE, events.get(&name)).await {
+                        Ok(Ok(told)) if says_the_same(&told, &event) => return,
+                        Ok(Ok(_)) => event.metadata = ObjectMeta { name: None, generate_name: Some(format!("{name}-")), ..event.metadata },
+                        _ => {}
+                    }
+                }
                 Ok(Err(error)) => tracing::warn!(%error, "an Event about a namespace's budget could not be written"),
                 Err(_) => tracing::warn!("writing an Event about a namespace's budget took too long"),
             }
@@ -80,6 +87,12 @@ impl Warning {
             ..Event::default()
         })
     }
+}
+
+/// Whoever may create Events in the namespace may have written this one.
+fn says_the_same(one: &Event, other: &Event) -> bool {
+    let uid = |event: &Event| event.regarding.as_ref().and_then(|about| about.uid.clone());
+    (&one.type_, &one.reason, uid(one)) == (&other.type_, &other.reason, uid(other))
 }
 
 /// `90 of 100 requests, 0.45 of 0.50 cost`.

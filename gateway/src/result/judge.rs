@@ -188,6 +188,8 @@ fn outcome_reason(outcome: Outcome) -> Reason {
         Outcome::Deadline => Reason::DeadlineExceeded,
         Outcome::ProviderAuthFailed => Reason::ProviderAuthFailed,
         Outcome::ProviderUnavailable => Reason::ProviderUnavailable,
+        Outcome::ProviderMisconfigured => Reason::ProviderMisconfigured,
+        Outcome::GatewayUnavailable => Reason::GatewayUnavailable,
         Outcome::SourceUnavailable => Reason::SourceUnavailable,
         Outcome::WorkspaceFull => Reason::WorkspaceFull,
         Outcome::ExecutorLost => Reason::SandboxLost,
@@ -210,6 +212,13 @@ fn early(outcome: Outcome, run: &AgentRun, resolved: &Resolved, of_namespace: &N
         ),
         Outcome::ProviderUnavailable => {
             format!("The model provider did not answer, after retries. Look at ModelProvider {} and run it again.", resolved.model.provider)
+        }
+        Outcome::ProviderMisconfigured => format!(
+            "ModelProvider {} is not set up rightly: its Secret, its URL or its models. The gateway's log says what is wrong; have it mended, then run it again.",
+            resolved.model.provider
+        ),
+        Outcome::GatewayUnavailable => {
+            "The gateway could not do its part, after retries. Look at its log and at the stores that it needs, then run it again.".into()
         }
         Outcome::SourceUnavailable => "The source could not be written into the workspace. Look at the run's events for the file.".into(),
         Outcome::WorkspaceFull => format!(
@@ -320,6 +329,8 @@ mod tests {
             (outcome("deadline"), DeadlineExceeded, "wallTime"),
             (outcome("providerAuthFailed"), ProviderAuthFailed, "ModelProvider scripted"),
             (outcome("providerUnavailable"), ProviderUnavailable, "ModelProvider scripted"),
+            (outcome("providerMisconfigured"), ProviderMisconfigured, "ModelProvider scripted"),
+            (outcome("gatewayUnavailable"), GatewayUnavailable, "stores"),
             (outcome("sourceUnavailable"), SourceUnavailable, ""),
             (outcome("workspaceFull"), WorkspaceFull, "1Gi"),
             (outcome("executorLost"), SandboxLost, ""),

@@ -128,6 +128,8 @@ impl Agent<'_> {
                 ModelError::BudgetExhausted(_) => Outcome::BudgetExhausted,
                 ModelError::ProviderAuthFailed(_) => Outcome::ProviderAuthFailed,
                 ModelError::ProviderUnavailable(_) => Outcome::ProviderUnavailable,
+                ModelError::ProviderMisconfigured(_) => Outcome::ProviderMisconfigured,
+                ModelError::GatewayUnavailable(_) => Outcome::GatewayUnavailable,
                 ModelError::Inactive(_) | ModelError::TooLong(_) | ModelError::Refused(_) => Outcome::AgentError,
             };
             return Err((outcome, error.to_string()));

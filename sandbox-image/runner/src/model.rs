@@ -55,6 +55,11 @@ pub enum ModelError {
     ProviderAuthFailed(String),
     #[error("the model provider is not available: {0}")]
     ProviderUnavailable(String),
+    #[error("the model provider is not set up rightly: {0}")]
+    ProviderMisconfigured(String),
+    /// It could not be reached, or says that it cannot do its part.
+    #[error("the gateway is not available: {0}")]
+    GatewayUnavailable(String),
     #[error("the conversation is too long for the model: {0}")]
     TooLong(String),
     #[error("the model call was refused: {0}")]
@@ -76,10 +81,10 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
             // The deadline is not this call's to enforce: the loop is cut there, and then it is no fault of the provider.
             timeout: CALL_TIMEOUT,
         };
-        let (problem, wait) = match gateway.transport.call(&call).await {
+        let (problem, wait, unavailable) = match gateway.transport.call(&call).await {
             Ok(answer) if answer.status.is_success() => match parse(&answer.body) {
                 Ok(reply) => return Ok(reply),
-                Err(problem) => (problem, None),
+                Err(problem) => (problem, None, ModelError::ProviderUnavailable as Unavailable),
             },
             Ok(answer) => match judge(&answer) {
                 // A token may have been renewed while the call was under way.
@@ -91,14 +96,14 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
                     continue;
                 }
                 Judged::Final(error) => return Err(error),
-                Judged::Again(problem, wait) => (problem, wait),
+                Judged::Again(problem, wait, unavailable) => (problem, wait, unavailable),
             },
-            Err(error) => (error.to_string(), None),
+            Err(error) => (error.to_string(), None, ModelError::GatewayUnavailable as Unavailable),
         };
         let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
         pause = (pause * 2).min(LONGEST_PAUSE);
         if tried >= MAX_TRIES || Instant::now() + wait >= deadline.work_until() {
-            return Err(ModelError::ProviderUnavailable(format!("{problem} (tried {tried} times)")));
+            return Err(unavailable(format!("{problem} (tried {tried} times)")));
         }
         events.note(format!("the model call failed and is tried again in {:.1} s: {problem}", wait.as_secs_f32()));
         sleep(wait).await;
@@ -106,27 +111,36 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
     unreachable!("the loop ends by itself")
 }
 
+/// Who is to blame when no try is left.
+type Unavailable = fn(String) -> ModelError;
+
 enum Judged {
     Final(ModelError),
-    Again(String, Option<Duration>),
+    Again(String, Option<Duration>, Unavailable),
 }
 
 fn judge(answer: &Answer) -> Judged {
     let refusal = answer.refusal();
-    let CallError::Refused { status, code, message } = &refusal else { return Judged::Again(refusal.to_string(), None) };
+    let CallError::Refused { status, code, message } = &refusal else {
+        return Judged::Again(refusal.to_string(), None, ModelError::GatewayUnavailable);
+    };
     let said = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok());
     let text = format!("{status} {code}: {message}");
     let again = said("x-should-retry") != Some("false");
+    // What the gateway says of a provider has a code of its own.
+    let unavailable: Unavailable =
+        if code.starts_with("provider_") { ModelError::ProviderUnavailable } else { ModelError::GatewayUnavailable };
     match (status, code.as_str()) {
         (_, "model_request_budget_exhausted" | "namespace_budget_exhausted") => Judged::Final(ModelError::BudgetExhausted(message.clone())),
         (_, "provider_auth_failed") => Judged::Final(ModelError::ProviderAuthFailed(message.clone())),
+        (_, "provider_misconfigured") => Judged::Final(ModelError::ProviderMisconfigured(message.clone())),
         (401, _) => Judged::Final(ModelError::Inactive(text)),
         (400 | 413, code) if code.contains("context_length") || *status == 413 => Judged::Final(ModelError::TooLong(text)),
         (408 | 409 | 425 | 429 | 500..=599, _) if again => {
             let seconds = said(header::RETRY_AFTER.as_str()).and_then(|value| value.trim().parse::<u64>().ok());
-            Judged::Again(text, seconds.map(Duration::from_secs))
+            Judged::Again(text, seconds.map(Duration::from_secs), unavailable)
         }
-        (408 | 409 | 425 | 429 | 500..=599, _) => Judged::Final(ModelError::ProviderUnavailable(text)),
+        (408 | 409 | 425 | 429 | 500..=599, _) => Judged::Final(unavailable(text)),
         _ => Judged::Final(ModelError::Refused(text)),
     }
 }
@@ -217,9 +231,11 @@ mod tests {
             (502, "provider_auth_failed", &[], "ProviderAuthFailed"),
             (429, "rate_limit_exceeded", &[("retry-after", "7")], "again Some(7s)"),
             (429, "x", &[("retry-after", "soon")], "again None"),
-            (429, "x", &[("x-should-retry", "false")], "ProviderUnavailable"),
+            (429, "provider_rate_limited", &[("x-should-retry", "false")], "ProviderUnavailable"),
+            (429, "rate_limited", &[("x-should-retry", "false")], "GatewayUnavailable"),
+            (502, "provider_misconfigured", &[("x-should-retry", "false")], "ProviderMisconfigured"),
             (500, "", &[], "again None"),
-            (503, "x", &[], "again None"),
+            (503, "storage_unavailable", &[], "again None"),
             (400, "context_length_exceeded", &[], "TooLong"),
             (413, "", &[], "TooLong"),
             (400, "invalid_request", &[], "Refused"),
@@ -232,7 +248,7 @@ mod tests {
             let answer = Answer { status: StatusCode::from_u16(status).unwrap(), headers: map, body };
             let judged = match judge(&answer) {
                 Judged::Final(error) => format!("{error:?}").split('(').next().unwrap().to_owned(),
-                Judged::Again(_, wait) => format!("again {wait:?}"),
+                Judged::Again(_, wait, _) => format!("again {wait:?}"),
             };
             assert_eq!(judged, expected, "{status} {code}");
         }

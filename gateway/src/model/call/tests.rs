@@ -115,7 +115,7 @@ fn what_the_body_does_not_show_is_refused_with_its_field() {
     }
     assert!(matches!(parse("{"), Err(BodyError::Malformed(JsonError::Truncated))));
     for body in [r#"{"model":"other","messages":[{}]}"#, r#"{"model":null,"messages":[{}]}"#, r#"{"model":["demo"],"messages":[{}]}"#] {
-        assert_eq!(parse(body).err(), Some(BodyError::WrongModel), "{body}");
+        assert_eq!(parse(body).err(), Some(BodyError::WrongModel("demo".into())), "{body}");
     }
     for good in [with(r#""web_search_options":null"#), with(r#""n":1,"store":false,"modalities":["text"],"tools":null"#), message("null")] {
         assert!(parse(&good).is_ok(), "{good}");

@@ -28,9 +28,9 @@ pub enum BodyError {
     Malformed(#[from] JsonError),
     #[error("{field}: {message}")]
     Field { code: &'static str, field: String, message: String },
-    /// The run's token is good for another model.
-    #[error("the model is not the run's own")]
-    WrongModel,
+    /// A run has one model.
+    #[error("the model is not the run's own, which is {0:?}")]
+    WrongModel(String),
 }
 
 /// What a body asks for, and what must change in it.
@@ -98,7 +98,7 @@ impl Judged {
     fn model(&mut self, document: &Document<'_>, named: Option<Node>, model: &str) -> Result<(), BodyError> {
         let Some(named) = named else { return Err(field("missing_field", "model", "it must name the run's model")) };
         if document.string(named).as_deref() != Some(model) {
-            return Err(BodyError::WrongModel);
+            return Err(BodyError::WrongModel(model.to_owned()));
         }
         self.edits.push(Edit { at: document.range(named), text: Text::Model });
         Ok(())

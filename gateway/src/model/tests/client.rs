@@ -43,7 +43,7 @@ async fn queries_are_judged_and_never_sent_on() {
     }
     assert!(world.upstream.paths().iter().all(|path| !path.contains('?')), "{:?}", world.upstream.paths());
     for (path, status, code) in [
-        ("/v1beta/models/other:generateContent", 401, "inactive_run_token"),
+        ("/v1beta/models/other:generateContent", 404, "model_not_offered"),
         ("/v1beta/models/demo:embedContent", 404, "not_found"),
         ("/v1beta/models/demo", 404, "not_found"),
     ] {

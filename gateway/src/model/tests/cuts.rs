@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 
-use super::dialects::{ALL, FULL, Spoken};
+use super::dialects::{ALL, FULL, GEMINI, Spoken};
 use super::raw::{Raw, Step, body, of_length, say};
 use super::wire::against;
 use super::*;
@@ -41,4 +41,19 @@ async fn cut_everywhere(spoken: Spoken) {
     let spent = world.settled().await.spent;
     let cuts = cuts as i64;
     assert_eq!((spent.requests, spent.upstream_attempts, spent.output_tokens), (cuts, cuts, cuts * FULL), "{name}");
+}
+
+#[tokio::test]
+async fn where_only_the_end_of_the_body_says_that_nothing_follows_it_must_be_a_proper_end() {
+    for more in ["", "data: {\"candidates\":[{\"content\""] {
+        let sent = format!("{}{more}", body(GEMINI, true));
+        let raw =
+            Raw::new(move |_| vec![say(of_length(true, sent.len() + usize::from(more.is_empty()))), Step::Say(sent.clone().into_bytes())])
+                .await;
+        let world = against(GEMINI, &raw, run_json()).await;
+        let (answer, clean) = all(GEMINI.send(&world, true).await).await;
+        assert!(!clean, "{more:?}: it looks whole: {answer}");
+        assert_eq!(GEMINI.last_code(&answer), "provider_stream_incomplete", "{more:?}: {answer}");
+        assert_eq!(world.settled().await.spent.output_tokens, FULL, "{more:?}");
+    }
 }

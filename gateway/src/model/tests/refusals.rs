@@ -71,7 +71,7 @@ async fn a_bad_body_costs_nothing() {
         ("{".to_owned(), 400, "malformed_body"),
         ("[]".to_owned(), 400, "invalid_body"),
         (String::new(), 400, "malformed_body"),
-        (json!({ "model": "other", "messages": [{}] }).to_string(), 401, "inactive_run_token"),
+        (json!({ "model": "other", "messages": [{}] }).to_string(), 404, "model_not_offered"),
         (image.to_string(), 400, "unsupported_content"),
         (json!({ "model": "demo", "messages": [{}], "n": 2 }).to_string(), 400, "unsupported_value"),
         (json!({ "model": "demo", "messages": [{ "content": "x".repeat(20_000) }] }).to_string(), 413, "too_large"),

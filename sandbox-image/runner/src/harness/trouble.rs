@@ -55,8 +55,10 @@ impl Calls {
                 self.end(Outcome::BudgetExhausted, message.to_owned())
             }
             (401, "inactive_run_token") => self.end(Outcome::AgentError, format!("the run is no longer active: {message}")),
-            (_, "provider_auth_failed" | "provider_misconfigured") => self.provider_failed(Outcome::ProviderAuthFailed, message),
-            (408 | 429 | 500.., _) => self.provider_failed(Outcome::ProviderUnavailable, message),
+            (_, "provider_auth_failed") => self.provider_failed(Outcome::ProviderAuthFailed, message),
+            (_, "provider_misconfigured") => self.provider_failed(Outcome::ProviderMisconfigured, message),
+            (408 | 429 | 500.., code) if code.starts_with("provider_") => self.provider_failed(Outcome::ProviderUnavailable, message),
+            (408 | 429 | 500.., _) => self.provider_failed(Outcome::GatewayUnavailable, message),
             _ => {}
         }
     }
