@@ -160,6 +160,12 @@ async fn lowered() -> Result<()> {
     tokio::time::timeout(Duration::from_secs(5), refused).await.context("a lower limit did not count")??;
     let spent = settled(&bed).await?.spent.requests;
     ensure!(spent as u64 == bed.model.model.bill()[&upstream()].requests, "{spent} booked");
+    limit(&bed, 1).await?;
+    let shown = |policy: &AgentPolicy| {
+        policy.status.as_ref().and_then(|status| status.of(Period::Month)).is_some_and(|month| month.limit.requests == Some(1))
+    };
+    let policies: Api<AgentPolicy> = Api::namespaced(bed.client.clone(), &bed.team);
+    until(&policies, names::POLICY, Within::Medium, "status shows a lower limit without a call", shown).await?;
     limit(&bed, spent + 1).await?;
     let raised = async {
         while ask(&bed, &gateways[0], &runs[1], 2).await?.0 != 200 {}
