@@ -17,6 +17,8 @@ const ANY_NUMBER: i64 = 1 << 53;
 /// Shares of a budget, in percent, that are told of when they are passed.
 pub const LOW: i64 = 80;
 pub const USED_UP: i64 = 100;
+/// From here on a call that does not fit says that nothing of use will. Earlier it says that the call was a large one.
+const NEARLY_USED_UP: i64 = 99;
 
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -148,7 +150,7 @@ impl AgentPolicyStatus {
         let told = before.filter(|before| before.limit == limit).map_or(0, |before| before.warned);
         let passed = match used_percent {
             USED_UP.. => USED_UP,
-            LOW.. if refused => USED_UP,
+            NEARLY_USED_UP.. if refused => USED_UP,
             LOW.. => LOW,
             _ => 0,
         };
@@ -232,8 +234,8 @@ mod tests {
             (&ten, today, 7, true, None, Some("Day 70%")),
             (&ten, today, 1, false, Some(80), Some("Day 80%")),
             (&ten, today, 1, false, None, Some("Day 90%")),
-            (&ten, today, 0, true, Some(100), Some("Day 90%")),
-            (&ten, today, 1, true, None, Some("Day 100%")),
+            (&ten, today, 0, true, None, Some("Day 90%")),
+            (&ten, today, 1, true, Some(100), Some("Day 100%")),
             (&twenty, today, 1, false, None, Some("Day 55%")),
             (&twenty, today, 5, false, Some(80), Some("Day 80%")),
             (&twenty, today, 9, false, Some(100), Some("Day 125%")),
@@ -266,8 +268,10 @@ mod tests {
             assert!(spent.is_none_or(|spent| Some(spent.limit) == spec.limit_of(Period::Day)), "{now}");
         }
         let mut nearly = AgentPolicyStatus::default();
-        charge(&mut nearly, &day(10), "2026-11-30T12:00:00Z", 8, true);
-        for (limit, expected) in [(10, true), (9, false), (8, true), (20, false)] {
+        charge(&mut nearly, &day(100), "2026-11-30T12:00:00Z", 98, true);
+        assert!(nearly.spent_now(&day(100), at("2026-11-30T12:00:00Z")).is_none(), "a call that was too large holds up nobody");
+        charge(&mut nearly, &day(100), "2026-11-30T12:00:00Z", 1, true);
+        for (limit, expected) in [(100, true), (110, false), (99, true), (200, false)] {
             assert_eq!(nearly.spent_now(&day(limit), at("2026-11-30T12:00:00Z")).is_some(), expected, "a limit of {limit}");
         }
     }

@@ -140,7 +140,7 @@ async fn insist(bed: &Bed, gateway: &Gateway, run: &LiveRun, number: usize) -> R
     let asking = async {
         loop {
             match ask(bed, gateway, run, number).await {
-                Ok(429) => tokio::time::sleep(Duration::from_millis(200)).await, // the pause that the answer asks for, cut short
+                Ok(429 | 503) => tokio::time::sleep(Duration::from_millis(200)).await, // the pause that the answer asks for, cut short
                 other => return other,
             }
         }

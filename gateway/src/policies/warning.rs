@@ -55,7 +55,10 @@ impl Warning {
         let (reason, note) = if self.percent >= USED_UP {
             (
                 "NamespaceBudgetSpent",
-                format!("the namespace's budget of this {period} is spent ({}); no model call is admitted until {until}", shares(status)),
+                format!(
+                    "the namespace's budget of this {period} is spent ({}), or too little is left for a call; new runs wait until {until}",
+                    shares(status)
+                ),
             )
         } else {
             let percent = status.used_percent;

@@ -70,7 +70,8 @@ pub enum ModelError {
 pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: Bytes) -> Result<Reply, ModelError> {
     let mut pause = FIRST_PAUSE;
     let mut renewed = false;
-    for tried in 1.. {
+    let mut tried = 0;
+    loop {
         let token = gateway.tokens.model();
         let call = Call {
             method: Method::POST,
@@ -97,18 +98,23 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
                 }
                 Judged::Final(error) => return Err(error),
                 Judged::Again(problem, wait, unavailable) => (problem, wait, unavailable),
+                Judged::Wait(problem, wait) => {
+                    events.note(format!("the model call waits {:.1} s: {problem}", wait.as_secs_f32()));
+                    sleep(wait).await;
+                    continue;
+                }
             },
             Err(error) => (error.to_string(), None, ModelError::GatewayUnavailable as Unavailable),
         };
         let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
         pause = (pause * 2).min(LONGEST_PAUSE);
+        tried += 1;
         if tried >= MAX_TRIES || Instant::now() + wait >= deadline.work_until() {
             return Err(unavailable(format!("{problem} (tried {tried} times)")));
         }
         events.note(format!("the model call failed and is tried again in {:.1} s: {problem}", wait.as_secs_f32()));
         sleep(wait).await;
     }
-    unreachable!("the loop ends by itself")
 }
 
 /// Who is to blame when no try is left.
@@ -117,6 +123,8 @@ type Unavailable = fn(String) -> ModelError;
 enum Judged {
     Final(ModelError),
     Again(String, Option<Duration>, Unavailable),
+    /// Nothing is wrong but that it came too soon: as often as there is time for.
+    Wait(String, Duration),
 }
 
 fn judge(answer: &Answer) -> Judged {
@@ -126,6 +134,8 @@ fn judge(answer: &Answer) -> Judged {
     };
     let said = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok());
     let text = format!("{status} {code}: {message}");
+    let seconds = said(header::RETRY_AFTER.as_str()).and_then(|value| value.trim().parse::<u64>().ok());
+    let wait = seconds.map(Duration::from_secs);
     let again = said("x-should-retry") != Some("false");
     // What the gateway says of a provider has a code of its own.
     let unavailable: Unavailable =
@@ -136,10 +146,8 @@ fn judge(answer: &Answer) -> Judged {
         (_, "provider_misconfigured") => Judged::Final(ModelError::ProviderMisconfigured(message.clone())),
         (401, _) => Judged::Final(ModelError::Inactive(text)),
         (400 | 413, code) if code.contains("context_length") || *status == 413 => Judged::Final(ModelError::TooLong(text)),
-        (408 | 409 | 425 | 429 | 500..=599, _) if again => {
-            let seconds = said(header::RETRY_AFTER.as_str()).and_then(|value| value.trim().parse::<u64>().ok());
-            Judged::Again(text, seconds.map(Duration::from_secs), unavailable)
-        }
+        (429, "rate_limited") => Judged::Wait(text, wait.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_PAUSE)),
+        (408 | 409 | 425 | 429 | 500..=599, _) if again => Judged::Again(text, wait, unavailable),
         (408 | 409 | 425 | 429 | 500..=599, _) => Judged::Final(unavailable(text)),
         _ => Judged::Final(ModelError::Refused(text)),
     }
@@ -232,7 +240,8 @@ mod tests {
             (429, "rate_limit_exceeded", &[("retry-after", "7")], "again Some(7s)"),
             (429, "x", &[("retry-after", "soon")], "again None"),
             (429, "provider_rate_limited", &[("x-should-retry", "false")], "ProviderUnavailable"),
-            (429, "rate_limited", &[("x-should-retry", "false")], "GatewayUnavailable"),
+            (429, "rate_limited", &[("retry-after", "30")], "wait 30s"),
+            (429, "too_many_calls_in_flight", &[("x-should-retry", "false")], "GatewayUnavailable"),
             (502, "provider_misconfigured", &[("x-should-retry", "false")], "ProviderMisconfigured"),
             (500, "", &[], "again None"),
             (503, "storage_unavailable", &[], "again None"),
@@ -249,6 +258,7 @@ mod tests {
             let judged = match judge(&answer) {
                 Judged::Final(error) => format!("{error:?}").split('(').next().unwrap().to_owned(),
                 Judged::Again(_, wait, _) => format!("again {wait:?}"),
+                Judged::Wait(_, wait) => format!("wait {wait:?}"),
             };
             assert_eq!(judged, expected, "{status} {code}");
         }
