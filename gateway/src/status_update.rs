@@ -26,6 +26,11 @@ pub struct Standing<K> {
     pub written_since: Option<Instant>,
 }
 
+/// Resource versions of custom resources are comparable integers; a wrong guess costs one conflict.
+pub fn version(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// Let `decide` change a copy of the status; write what changed under the object's resourceVersion; on conflict read the
 /// live object and decide again. `guess` is only a first guess: a refusal or "nothing to write" counts only on an object
 /// that was read live. `decide` gets the whole object (old status included) and must be free of side effects.

@@ -169,6 +169,7 @@ pub fn period_limit(node: &mut Node<'_>) {
         node.at(dimension).range(1, 1_000_000_000_000_000);
     }
     decimal(&mut node.at("cost"));
+    node.at("cost").rule("self.matches(r'[1-9]')", "must be more than 0; take out what the policy offers to stop all runs");
     let members = node.fields();
     let members: Vec<String> = members.iter().map(|field| format!("has(self.{field})")).collect();
     node.rule(members.join(" || "), "must limit at least one of requests, inputTokens, outputTokens and cost");

@@ -9,6 +9,7 @@ use agentrun_protocol::token::Claims;
 use jiff::Timestamp;
 
 use crate::auth::check_active;
+use crate::status_update::version;
 use crate::{policies, runs};
 
 /// As it was at one version of its object. Cheap to clone.
@@ -52,8 +53,8 @@ impl Account {
     /// Of its object; a larger one is newer.
     pub fn version(&self) -> u64 {
         match self {
-            Account::Run(run) => runs::version(run),
-            Account::Period(policy, _) => policies::version(policy),
+            Account::Run(run) => version(&**run),
+            Account::Period(policy, _) => version(&**policy),
         }
     }
 

@@ -10,7 +10,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use tokio::sync::{broadcast, watch};
 
-use super::{namespace, version};
+use super::namespace;
+use crate::status_update::version;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl PolicyDirectory {
         policy.metadata.managed_fields = None;
         let policy = Arc::new(policy);
         let mut policies = self.lock();
-        let newer = |known: &Arc<AgentPolicy>| known.metadata.uid != policy.metadata.uid || version(known) < version(&policy);
+        let newer = |known: &Arc<AgentPolicy>| known.metadata.uid != policy.metadata.uid || version(&**known) < version(&*policy);
         if policies.get(namespace(&policy)).is_none_or(newer) {
             policies.insert(namespace(&policy).to_owned(), policy.clone());
             let _ = self.changes.send(policy);

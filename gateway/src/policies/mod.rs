@@ -15,8 +15,3 @@ use agentrun_crds::AgentPolicy;
 pub fn namespace(policy: &AgentPolicy) -> &str {
     policy.metadata.namespace.as_deref().unwrap_or_default()
 }
-
-/// Resource versions of custom resources are comparable integers; a wrong guess costs one conflict.
-pub fn version(policy: &AgentPolicy) -> u64 {
-    policy.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
-}

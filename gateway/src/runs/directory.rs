@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
+use crate::status_update::version;
 
 /// How long a consistent read counts, from the moment before it was sent.
 pub const CONFIRMATION_TTL: Duration = Duration::from_secs(2);
@@ -235,7 +236,7 @@ impl RunDirectory {
         };
         let written = confirmation.and_then(|confirmation| confirmation.last()).map(|(_, run)| run);
         match (seen, written) {
-            (Some(seen), Some(written)) => Some(if version(&written) > version(&seen) { written } else { seen }),
+            (Some(seen), Some(written)) => Some(if version(&*written) > version(&*seen) { written } else { seen }),
             (seen, written) => seen.or(written),
         }
     }
@@ -295,11 +296,6 @@ fn seen(run: AgentRun) -> AgentRun {
         file.content = String::new();
     }
     run
-}
-
-/// Resource versions of custom resources are comparable integers; a wrong guess costs one conflict.
-pub fn version(run: &AgentRun) -> u64 {
-    run.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Managed fields are of no use here and can be larger than the rest.

@@ -6,7 +6,7 @@ mod directory;
 mod status_writer;
 
 pub use cancel::cancel;
-pub use directory::{CONFIRMATION_TTL, RunDirectory, version};
+pub use directory::{CONFIRMATION_TTL, RunDirectory};
 pub use status_writer::StatusWriter;
 
 use agentrun_crds::AgentRun;

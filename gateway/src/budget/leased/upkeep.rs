@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::account::Account;
 use super::LeasedLedger;
-use super::entry::Need;
+use super::entry::{Entry, Need};
 use crate::store::Taken;
 
 /// Settled amounts are written after this, a slice that nobody uses goes back after that.
@@ -82,7 +82,7 @@ impl LeasedLedger {
     pub(super) fn heed(&self, account: &Account) {
         let mut entries = self.0.lock();
         let key = account.key();
-        if account.shows_another_limit() {
+        if account.shows_another_limit() || self.knows_better(entries.get(&key), &key, account) {
             let entry = self.0.entry(&mut entries, &key, account);
             self.kick(&key, entry, Need::Exact);
         }
@@ -94,5 +94,13 @@ impl LeasedLedger {
                 self.kick(&key, entry, Need::Return);
             }
         }
+    }
+
+    /// Whether a version later than our last write says that less was spent than we know: the cluster's state is older than our
+    /// ledger, or a policy was deleted and made again. Others, who may not know, are told before they admit from it.
+    fn knows_better(&self, entry: Option<&Entry>, key: &str, account: &Account) -> bool {
+        let known = || self.0.known.lock().unwrap_or_else(PoisonError::into_inner).get(key).map_or(0, |taken| taken.spent.requests);
+        let (spent, version) = entry.map_or_else(|| (known(), 0), |entry| (entry.lease.known().requests, entry.version));
+        !account.is_ending() && account.version() > version && account.requests_spent() < spent
     }
 }
