@@ -27,6 +27,7 @@ pub mod leader;
 pub mod metrics;
 pub mod model;
 pub mod people;
+mod places;
 pub mod policies;
 pub mod result;
 pub mod runs;

@@ -2,9 +2,9 @@
 //! one write to the run's status: the stored source, or why there is none. Whoever writes first counts, so two leaders at once cost a
 //! fetch. One that a crash or the loss of the lease ended has written nothing, and begins again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agentrun_crds::agent_run_status::{SourceFailure, StoredSource};
@@ -12,7 +12,6 @@ use agentrun_crds::{AgentRun, AgentRunStatus};
 use agentrun_protocol::people::MAX_SOURCE_BYTES;
 use bytes::Bytes;
 use tokio::io::AsyncReadExt;
-use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::export::Exported;
@@ -21,6 +20,7 @@ use super::fetch::{Request, fetch};
 use crate::app::AppState;
 use crate::error::ApiError;
 use crate::leader::Leader;
+use crate::places::Places;
 use crate::runs::{self, RunDirectory, StatusWriter};
 use crate::store::{Origin, RunRef, StoreError, Stores};
 
@@ -44,8 +44,8 @@ pub struct Fetcher {
     leader: Leader,
     /// For temporary files without names.
     folder: PathBuf,
-    places: Arc<Semaphore>,
-    namespaces: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
+    /// By namespace.
+    places: Places,
     /// UIDs of the runs that are worked on.
     active: Arc<Mutex<HashSet<String>>>,
 }
@@ -59,8 +59,7 @@ impl Fetcher {
             stores: state.stores.clone(),
             leader,
             folder,
-            places: Arc::new(Semaphore::new(IN_ALL)),
-            namespaces: Arc::default(),
+            places: Places::new(IN_NAMESPACE, IN_ALL),
             active: Arc::default(),
         }
     }
@@ -140,23 +139,9 @@ impl Fetcher {
         }
     }
 
-    fn of_namespace(&self, namespace: &str) -> Arc<Semaphore> {
-        let mut all = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, places| places.strong_count() > 0);
-        if let Some(places) = all.get(namespace).and_then(Weak::upgrade) {
-            return places;
-        }
-        let places = Arc::new(Semaphore::new(IN_NAMESPACE));
-        all.insert(namespace.to_owned(), Arc::downgrade(&places));
-        places
-    }
-
     async fn work(&self, run: &AgentRun) {
         let Some(request) = request(run) else { return };
-        let namespace = self.of_namespace(runs::namespace(run));
-        // The namespace's place first: who waits for it holds none of the others'.
-        let Ok(_in_namespace) = namespace.acquire().await else { return };
-        let Ok(_in_all) = self.places.acquire().await else { return };
+        let _place = self.places.enter(runs::namespace(run)).await;
         let mut pauses = PAUSES.iter();
         let failure = loop {
             let failure = match self.once(run, &request).await {

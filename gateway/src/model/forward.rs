@@ -19,7 +19,7 @@ use super::pump::Pump;
 use super::refusal;
 use super::revocation::Permit;
 use super::target::{self, Target};
-use super::upstream::{self, Failure, Outgoing, ReadError};
+use super::upstream::{self, Failure, Large, Outgoing, ReadError};
 use super::usage;
 use crate::app::AppState;
 use crate::budget::Reserved;
@@ -168,6 +168,10 @@ impl Admitted {
         Err(Failed { error, next, counted: true })
     }
 
+    fn large(&self) -> Large<'_> {
+        Large { places: &self.state.model.large, key: crate::runs::uid(&self.run) }
+    }
+
     fn note_failure(&self, provider: &Provider) {
         if provider.breaker.failed(tokio::time::Instant::now()) {
             tracing::warn!(provider = provider.name, "a provider keeps failing; it is left alone for a while");
@@ -189,7 +193,8 @@ impl Admitted {
             return Failed { error: refusal::invalid_response(), next: Next::OtherProvider, counted: true };
         }
         let retry_after = refusal::safe_retry_after(response.headers().get(header::RETRY_AFTER));
-        let body = upstream::collect(response.into_body(), ERROR_BYTES, ERROR_TIME, tokio::time::Instant::now() + ERROR_TIME).await;
+        let deadline = tokio::time::Instant::now() + ERROR_TIME;
+        let body = upstream::collect(response.into_body(), ERROR_BYTES, ERROR_TIME, deadline, self.large()).await;
         // An answer that is cut says nothing for sure, not even that nothing was billed.
         let bill = if body.is_ok() { Bill::RequestOnly } else { Bill::Reservation };
         let (ending, next) = match status.as_u16() {
@@ -243,7 +248,7 @@ impl Admitted {
             booking.finish(Bill::Reservation, Ending::Invalid);
             return Err(refusal::invalid_response());
         }
-        let reading = upstream::collect(answer.into_body(), provider.response_bytes, provider.timeouts.idle, deadline);
+        let reading = upstream::collect(answer.into_body(), provider.response_bytes, provider.timeouts.idle, deadline, self.large());
         let body = tokio::select! {
             biased;
             () = self.permit.revoked().cancelled() => {

@@ -50,6 +50,7 @@ use crate::app::AppState;
 use crate::auth::{Model, RunCaller};
 use crate::budget::NotAdmitted;
 use crate::error::ApiError;
+use crate::places::Places;
 use crate::runs::{self, CONFIRMATION_TTL, RunDirectory};
 
 pub use call::Call;
@@ -61,6 +62,9 @@ pub use revocation::Revocation;
 
 /// Most calls of all runs at once, on this process: each may hold a request and a response in memory.
 const MOST_IN_FLIGHT: usize = 512;
+/// Large JSON answers that are held whole at a time, of one run and in all: each may be as large as its provider's `responseBytes`.
+const LARGE_OF_A_RUN: usize = 2;
+const LARGE: usize = 8;
 
 /// The proxy's state.
 #[derive(Clone)]
@@ -70,6 +74,8 @@ pub struct ModelProxy {
     /// Streams, settlements and their events that are still under way.
     pub tasks: TaskTracker,
     slots: Arc<Semaphore>,
+    /// For large answers that are held whole; by run.
+    large: Places,
 }
 
 impl ModelProxy {
@@ -79,6 +85,7 @@ impl ModelProxy {
             revocation: Revocation::new(directory),
             tasks: TaskTracker::new(),
             slots: Arc::new(Semaphore::new(MOST_IN_FLIGHT)),
+            large: Places::new(LARGE_OF_A_RUN, LARGE),
         }
     }
 

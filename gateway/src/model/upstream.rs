@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::provider::Provider;
 use super::providers::{KeyError, Providers};
 use crate::budget::Dispatched;
+use crate::places::{Place, Places};
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -118,9 +119,32 @@ pub async fn next_chunk(body: &mut Incoming, idle: Duration, deadline: Instant) 
     }
 }
 
-/// A whole body within the cap and the times.
-pub async fn collect(mut body: Incoming, cap: usize, idle: Duration, deadline: Instant) -> Result<Bytes, ReadError> {
+/// Up to so many bytes a body needs no place of the large ones.
+const SMALL: usize = 256 * 1024;
+
+/// Where large bodies wait, and for whom.
+pub struct Large<'a> {
+    pub places: &'a Places,
+    pub key: &'a str,
+}
+
+/// A large body with its place, which is free again when the last of its bytes has gone.
+struct Held {
+    bytes: BytesMut,
+    _place: Place,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A whole body within the cap and the times. A large one is read on when there is a place for it: until then it waits at the
+/// provider.
+pub async fn collect(mut body: Incoming, cap: usize, idle: Duration, deadline: Instant, large: Large<'_>) -> Result<Bytes, ReadError> {
     let mut collected = BytesMut::new();
+    let mut place = None;
     while let Some(chunk) = next_chunk(&mut body, idle, deadline).await? {
         if collected.is_empty() && chunk.len() <= cap && hyper::body::Body::is_end_stream(&body) {
             return Ok(chunk); // the common case: no copy
@@ -128,9 +152,17 @@ pub async fn collect(mut body: Incoming, cap: usize, idle: Duration, deadline: I
         if collected.len() + chunk.len() > cap {
             return Err(ReadError::TooLarge);
         }
+        if place.is_none() && collected.len() + chunk.len() > SMALL {
+            place = Some(timeout_at(deadline, large.places.enter(large.key)).await.map_err(|_| ReadError::TimedOut)?);
+            // All at once, so that it is not copied as it grows; the kernel gives what is used.
+            collected.reserve(cap - collected.len());
+        }
         collected.extend_from_slice(&chunk);
     }
-    Ok(collected.freeze())
+    Ok(match place {
+        None => collected.freeze(),
+        Some(place) => Bytes::from_owner(Held { bytes: collected, _place: place }),
+    })
 }
 
 /// The provider's own word for an error, if it is one that the client may see.

@@ -7,6 +7,7 @@ mod dialects;
 mod failover;
 mod faults;
 mod happy;
+mod large;
 mod leaving;
 mod metering;
 mod namespace_budget;

@@ -33,6 +33,8 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub requests: usize,
+    /// Requests that were or are held: what was to be said before has been taken.
+    pub held: usize,
     /// Requests whose steps are done, or whose other side is gone.
     pub done: usize,
 }
@@ -61,7 +63,7 @@ impl Raw {
                     while going && request(&mut stream).await.is_some() {
                         telling.send_modify(|progress| progress.requests += 1);
                         let steps = answer(numbers.fetch_add(1, Ordering::Relaxed));
-                        going = perform(&mut stream, steps, &waiting).await;
+                        going = perform(&mut stream, steps, &waiting, &telling).await;
                         telling.send_modify(|progress| progress.done += 1);
                     }
                 });
@@ -107,7 +109,7 @@ async fn request(stream: &mut TcpStream) -> Option<()> {
 }
 
 /// Whether another request is to be taken.
-async fn perform(stream: &mut TcpStream, steps: Vec<Step>, released: &watch::Sender<bool>) -> bool {
+async fn perform(stream: &mut TcpStream, steps: Vec<Step>, released: &watch::Sender<bool>, progress: &watch::Sender<Progress>) -> bool {
     let _ = stream.set_nodelay(true);
     for step in steps {
         match step {
@@ -121,7 +123,10 @@ async fn perform(stream: &mut TcpStream, steps: Vec<Step>, released: &watch::Sen
                 }
             }
             Step::Pause(pause) => tokio::time::sleep(pause).await,
-            Step::Held => drop(released.subscribe().wait_for(|released| *released).await),
+            Step::Held => {
+                progress.send_modify(|progress| progress.held += 1);
+                drop(released.subscribe().wait_for(|released| *released).await);
+            }
             Step::Hang => {
                 let _ = stream.read(&mut [0; 1]).await;
                 return false;

@@ -164,12 +164,12 @@ async fn outcome(spoken: Spoken, streamed: bool, world: &World, raw: &Raw) -> ((
 }
 
 /// A world with this run, in which only what a test puts in place of its provider is asked.
-async fn nobody(spoken: Spoken, run: Value) -> World {
+pub async fn nobody(spoken: Spoken, run: Value) -> World {
     spoken.world_with(run, upstream::Upstream::new(|_, _| panic!("nobody asks this one")).await).await
 }
 
 /// This provider, with more patience than a loaded machine needs.
-fn patient(spoken: Spoken, raw: &Raw) -> ModelProvider {
+pub fn patient(spoken: Spoken, raw: &Raw) -> ModelProvider {
     let mut provider = spoken.provider_at("scripted", &format!("http://{}{}", raw.address, spoken.upstream[0]));
     let timeouts = &mut provider.spec.timeouts;
     for time in [&mut timeouts.connect, &mut timeouts.first_byte, &mut timeouts.idle, &mut timeouts.total] {
