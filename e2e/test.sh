@@ -4,9 +4,10 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 started=$SECONDS passed=0 failed=0 broken=()
-logs=target/test-logs; mkdir -p $logs
+logs=target/test-logs; rm -rf $logs; mkdir -p $logs
 export AGENTRUN_BIN=${AGENTRUN_CACHE:-$HOME/.cache/agentrun}/cluster/bin AGENTRUN_IMAGES=$PWD/target/images.json
 export CARGO_TERM_COLOR=never
+export RUST_BACKTRACE=0   # what a failed test says is worth more than forty frames of its runtime
 
 finish() {
   [ -z "${go_build:-}" ] || kill -- "-$go_build" 2>/dev/null
@@ -72,6 +73,7 @@ fi
 
 say "done"
 [ ${#broken[@]} -eq 0 ] || printf 'FAILED: %s\n' "${broken[@]}"
+grep -h -A 8 'panicked at' $logs/*.log | head -200 || true   # what failed tests said, once more, where it is found
 finish; trap - EXIT
 echo "$passed passed, $failed failed" | tee target/test-summary
 [ "$failed" = 0 ]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use anyhow::Context;
 use axum::Router;
 use http::{HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -130,11 +131,26 @@ async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     Stop { leaving, gently, .. }: Stop,
     multiplexed: bool,
 ) {
-    // HTTP/2 says at once that nothing new is taken, and loses nothing thereby. HTTP/1 has only its next answer to say so: a
-    // connection that is closed while it is idle may have a request on its way.
-    let says_goodbye = if multiplexed && !leaving.is_cancelled() { leaving.clone() } else { gently };
+    // HTTP/2 says at once that nothing new is taken, and loses nothing thereby; but not before a first request, since a client that
+    // is told so on a new connection gives up. HTTP/1 has only its next answer to say so: a connection that is closed while it is
+    // idle may have a request on its way.
+    let asked = Arc::new(Notify::new());
+    let goodbye = {
+        let (leaving, asked) = (leaving.clone(), asked.clone());
+        async move {
+            let served = async {
+                leaving.cancelled().await;
+                asked.notified().await;
+            };
+            tokio::select! {
+                () = served, if multiplexed => {}
+                () = gently.cancelled() => {}
+            }
+        }
+    };
     let service = router
         .map_request(move |mut request: Request<Incoming>| {
+            asked.notify_one();
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());
             }
@@ -146,22 +162,35 @@ async fn http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }
             response
         });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(MAX_HEADER_BYTES);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADER_BYTES as u32)
-        .keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(10));
-    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let mut serving = std::pin::pin!(serving);
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = says_goodbye.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+    let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
+    // The protocol is what the handshake agreed on, not what the first bytes look like: who waits for those knows no better, when
+    // it is told to end, than to close a connection on which a first request may be on its way.
+    let ended = if multiplexed {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEADER_BYTES as u32)
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(10));
+        let mut serving = pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            ended = serving.as_mut() => ended,
+            () = goodbye => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        }
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(MAX_HEADER_BYTES);
+        let mut serving = pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            ended = serving.as_mut() => ended,
+            () = goodbye => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
         }
     };
     if let Err(error) = ended {
@@ -213,7 +242,6 @@ impl Drop for Source {
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::sync::Notify;
 
     use super::*;
 
@@ -300,6 +328,21 @@ mod tests {
         assert_eq!(read_all(&mut refused).await, "");
         drop(held);
         stop.now.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_has_not_asked_yet_is_answered_when_the_process_is_to_end() {
+        let (client, server) = tokio::io::duplex(64 * 1024);
+        let (router, stop) = (Router::new().route("/", get(async || "hello")), Stop::default());
+        let serving = tokio::spawn(http(server, router, None, stop.clone(), true));
+        tokio::task::yield_now().await; // it waits for the first bytes now
+        stop.leaving.cancel();
+        tokio::task::yield_now().await;
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(client)).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::get("http://gateway/").body(axum::body::Body::empty()).unwrap();
+        assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
         serving.await.unwrap();
     }
 }
