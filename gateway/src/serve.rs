@@ -27,6 +27,7 @@ use tower::ServiceExt;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// For a request's header; also how long an idle connection is kept.
 const HEADER_TIME: Duration = Duration::from_secs(60);
+/// More than this in HTTP/2; of HTTP/1, what has come when so much was read and there is no end is refused, at twice that at the latest.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 const MAX_STREAMS: u32 = 128;
 /// Its name in ALPN.

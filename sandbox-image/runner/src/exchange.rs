@@ -74,7 +74,7 @@ pub async fn exchange(transport: &Transport, credentials: Credentials, walls: Ve
 
 fn failed(error: CallError) -> Failed {
     let reason = match &error {
-        CallError::NoAnswer(_) => Reason::StartupDeadlineExceeded,
+        CallError::Unreached(_) | CallError::NoAnswer(_) => Reason::StartupDeadlineExceeded,
         CallError::Refused { .. } if error.is_transient() => Reason::StartupDeadlineExceeded,
         CallError::Refused { code, .. } if code.contains("compromised") => Reason::Compromised,
         CallError::Refused { code, .. } if code.contains("confinement") || code.contains("wall") => Reason::ConfinementFailed,

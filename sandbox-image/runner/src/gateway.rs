@@ -39,6 +39,9 @@ pub struct Answer {
 /// Why a call gave nothing.
 #[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
+    /// There was nobody to send it to: nothing has been sent.
+    #[error("the gateway cannot be reached: {0}")]
+    Unreached(String),
     /// No answer: connection, TLS, timeout or size.
     #[error("the gateway did not answer: {0}")]
     NoAnswer(String),
@@ -51,7 +54,7 @@ impl CallError {
     /// Whether the same call may succeed a little later.
     pub fn is_transient(&self) -> bool {
         match self {
-            CallError::NoAnswer(_) => true,
+            CallError::Unreached(_) | CallError::NoAnswer(_) => true,
             CallError::Refused { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
         }
     }
@@ -115,7 +118,11 @@ impl Transport {
             let value = token.bearer().map_err(|_| CallError::NoAnswer("the token is not fit for a header".into()))?;
             request = request.header(header::AUTHORIZATION, value);
         }
-        let mut response = request.send().await.map_err(|error| CallError::NoAnswer(causes(&error)))?;
+        let unanswered = |error: reqwest::Error| {
+            let why = causes(&error);
+            if error.is_connect() { CallError::Unreached(why) } else { CallError::NoAnswer(why) }
+        };
+        let mut response = request.send().await.map_err(unanswered)?;
         // In one piece where the size is known, since growing would take twice the memory.
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
         let mut body = BytesMut::with_capacity(announced.min(most));

@@ -14,8 +14,11 @@ use crate::{
     gateway::{Answer, Call, CallError, Gateway},
 };
 
-/// Tries of one turn; each costs a request of the budget.
+/// Tries of one turn; each may cost a request of the budget.
 const MAX_TRIES: u32 = 6;
+/// How long a gateway may be away, which costs nothing: as long as a node takes that is drained, or one whose volume moves.
+const AWAY: Duration = Duration::from_secs(300);
+const LONGEST_PAUSE_AWAY: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// One answer takes at most so long.
@@ -71,6 +74,7 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
     let mut pause = FIRST_PAUSE;
     let mut renewed = false;
     let mut tried = 0;
+    let mut away = None;
     loop {
         let token = gateway.tokens.model();
         let call = Call {
@@ -98,14 +102,24 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
                 }
                 Judged::Final(error) => return Err(error),
                 Judged::Again(problem, wait, unavailable) => (problem, wait, unavailable),
+                Judged::Away(problem) => {
+                    away.get_or_insert_with(|| Away::begins(events, &problem)).wait(&problem, deadline).await?;
+                    continue;
+                }
                 Judged::Wait(problem, wait) => {
                     events.note(format!("the model call waits {:.1} s: {problem}", wait.as_secs_f32()));
                     sleep(wait).await;
                     continue;
                 }
             },
+            Err(error @ CallError::Unreached(_)) => {
+                let problem = error.to_string();
+                away.get_or_insert_with(|| Away::begins(events, &problem)).wait(&problem, deadline).await?;
+                continue;
+            }
             Err(error) => (error.to_string(), None, ModelError::GatewayUnavailable as Unavailable),
         };
+        away = None;
         let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
         pause = (pause * 2).min(LONGEST_PAUSE);
         tried += 1;
@@ -117,12 +131,37 @@ pub async fn ask(gateway: &Gateway, events: &Events, deadline: &Deadline, body: 
     }
 }
 
+/// A gateway that is away.
+struct Away {
+    since: Instant,
+    pause: Duration,
+}
+
+impl Away {
+    fn begins(events: &Events, problem: &str) -> Self {
+        events.note(format!("the model call waits until the gateway is back: {problem}"));
+        Away { since: Instant::now(), pause: FIRST_PAUSE }
+    }
+
+    /// Pause before another try, or say that it is away for too long.
+    async fn wait(&mut self, problem: &str, deadline: &Deadline) -> Result<(), ModelError> {
+        if self.since.elapsed() + self.pause > AWAY || Instant::now() + self.pause >= deadline.work_until() {
+            return Err(ModelError::GatewayUnavailable(format!("{problem} (for {} s)", self.since.elapsed().as_secs())));
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE_AWAY);
+        Ok(())
+    }
+}
+
 /// Who is to blame when no try is left.
 type Unavailable = fn(String) -> ModelError;
 
 enum Judged {
     Final(ModelError),
     Again(String, Option<Duration>, Unavailable),
+    /// The gateway has done nothing with it, since what it stands on is away.
+    Away(String),
     /// Nothing is wrong but that it came too soon: as often as there is time for.
     Wait(String, Duration),
 }
@@ -146,6 +185,7 @@ fn judge(answer: &Answer) -> Judged {
         (_, "provider_misconfigured") => Judged::Final(ModelError::ProviderMisconfigured(message.clone())),
         (401, _) => Judged::Final(ModelError::Inactive(text)),
         (400 | 413, code) if code.contains("context_length") || *status == 413 => Judged::Final(ModelError::TooLong(text)),
+        (503, code) if !code.starts_with("provider_") && again => Judged::Away(text),
         (429, "rate_limited") => Judged::Wait(text, wait.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_PAUSE)),
         (408 | 409 | 425 | 429 | 500..=599, _) if again => Judged::Again(text, wait, unavailable),
         (408 | 409 | 425 | 429 | 500..=599, _) => Judged::Final(unavailable(text)),
@@ -244,7 +284,8 @@ mod tests {
             (429, "too_many_calls_in_flight", &[("x-should-retry", "false")], "GatewayUnavailable"),
             (502, "provider_misconfigured", &[("x-should-retry", "false")], "ProviderMisconfigured"),
             (500, "", &[], "again None"),
-            (503, "storage_unavailable", &[], "again None"),
+            (503, "storage_unavailable", &[], "away"),
+            (503, "provider_unavailable", &[], "again None"),
             (400, "context_length_exceeded", &[], "TooLong"),
             (413, "", &[], "TooLong"),
             (400, "invalid_request", &[], "Refused"),
@@ -258,9 +299,27 @@ mod tests {
             let judged = match judge(&answer) {
                 Judged::Final(error) => format!("{error:?}").split('(').next().unwrap().to_owned(),
                 Judged::Again(_, wait, _) => format!("again {wait:?}"),
+                Judged::Away(_) => "away".to_owned(),
                 Judged::Wait(_, wait) => format!("wait {wait:?}"),
             };
             assert_eq!(judged, expected, "{status} {code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gateway_may_be_away_for_minutes_but_not_past_the_deadline() {
+        let events = Events::new(std::sync::Arc::new(|_| {}));
+        for (seconds, expected) in [(3600, 290..=300), (100, 60..=100)] {
+            let deadline = Deadline::new(seconds, 0);
+            let begun = Instant::now();
+            let mut away = Away::begins(&events, "nobody listens");
+            let error = loop {
+                if let Err(error) = away.wait("nobody listens", &deadline).await {
+                    break error;
+                }
+            };
+            assert!(expected.contains(&begun.elapsed().as_secs()), "{:?} of {seconds} s", begun.elapsed());
+            assert!(matches!(&error, ModelError::GatewayUnavailable(why) if why.starts_with("nobody listens (for ")), "{error}");
         }
     }
 

@@ -124,7 +124,7 @@ async fn bytes_that_two_readers_would_read_in_two_ways_reach_no_provider() {
         ("a coding that is not chunked last", format!("{head}transfer-encoding: chunked, identity\r\n\r\n{chunked}"), "400"),
         ("a folded header", format!("{head}x: a\r\n b: c\r\ncontent-length: {}\r\n\r\n{body}", body.len()), "400"),
         ("a blank before the colon", format!("{head}content-length : {}\r\n\r\n{body}", body.len()), "400"),
-        ("headers of 100 KB", format!("{head}x: {}\r\ncontent-length: 2\r\n\r\n{{}}", "y".repeat(100_000)), "431"),
+        ("headers of 200 KB", format!("{head}x: {}\r\ncontent-length: 2\r\n\r\n{{}}", "y".repeat(200_000)), "431"),
         ("a length below nothing", format!("{head}content-length: -1\r\n\r\n{body}"), "400"),
         ("a length in hexadecimal", format!("{head}content-length: 0x{:x}\r\n\r\n{body}", body.len()), "400"),
         ("a list of lengths", format!("{head}content-length: {0}, 3\r\n\r\n{body}", body.len()), "400"),
