@@ -108,6 +108,8 @@ impl ApiServer {
                 &format!("--service-account-key-file={}", file("accounts.pub")),
                 &format!("--service-account-signing-key-file={}", file("accounts.key")),
                 "--authorization-mode=RBAC",
+                // As on any cluster: what may not be privileged is for policies to say.
+                "--allow-privileged=true",
                 "--service-cluster-ip-range=10.96.0.0/16",
                 "--endpoint-reconciler-type=none",
                 &format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")),

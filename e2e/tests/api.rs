@@ -9,4 +9,5 @@ mod api {
     mod server;
     mod submitter;
     mod tables;
+    mod walls;
 }

@@ -66,7 +66,7 @@ class Release(unittest.TestCase):
             (file_arguments("trial.yaml"), ["ARE LOST"], []),
             (file_arguments("model-in-cluster.yaml"), ["no registry serves it"], ["ARE LOST"]),
             (file_arguments("by-hand.yaml"), ["networkPolicy.enabled=false", "service.type=LoadBalancer", "crds.install=false",
-                                              "spec.submittedBy OF A RUN"], ["Note admission"]),
+                                              "spec.submittedBy OF A RUN", "WARNING admission.sandboxes=false", "WARNING admission.status=false"], ["Note admission"]),
             (file_arguments("replicas.yaml"), ["are in PostgreSQL and S3"], ["ARE LOST", "WARNING gateway"]),
             (["--set", "log.level=trace"], ["log.level=trace"], []),
         ]

@@ -61,6 +61,9 @@ REFUSED = [
     ('log.level="info; rm"', ["/log/level", "does not match"]),
     ('log.format="xml"', ["/log/format", "'json'"]),
     ('admission.submitter="yes"', ["/admission/submitter", "want boolean"]),
+    ('admission.sandboxes="yes"', ["/admission/sandboxes", "want boolean"]),
+    ('admission.allowedAnnotations=["*"]', ["/admission/allowedAnnotations/0", "does not match"]),
+    ('admission.allowedLabels=["a/b/c"]', ["/admission/allowedLabels/0", "does not match"]),
     ('rbac.aggregate="yes"', ["/rbac/aggregate", "want boolean"]),
     ('crds.instal=true', ["/crds", "'instal' not allowed"]),
 ]
