@@ -62,9 +62,14 @@ impl Events {
     }
 }
 
+/// What a stream may begin with; it belongs to no event.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The `data` lines of an event, joined; `None` without any.
 pub fn data_of(event: &Bytes) -> Option<Bytes> {
     let mut lines = event
+        .strip_prefix(BYTE_ORDER_MARK)
+        .unwrap_or(event)
         .split(|byte| *byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
         .filter_map(|line| line.strip_prefix(b"data:"))
@@ -80,5 +85,20 @@ pub fn data_of(event: &Bytes) -> Option<Bytes> {
             }
             Some(Bytes::from(joined))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_hides_no_data() {
+        let mut events = Events::default();
+        events.feed(b"\xef\xbb\xbfdata: {\"a\":1}\n\ndata: {}\n\n");
+        let first = events.next().unwrap().unwrap();
+        assert_eq!(data_of(&first).unwrap(), "{\"a\":1}");
+        assert_eq!(first.len(), 18, "the bytes pass as they came");
+        assert_eq!(data_of(&events.next().unwrap().unwrap()).unwrap(), "{}");
     }
 }
