@@ -21,6 +21,7 @@ pub fn after(reason: Reason) -> &'static str {
         }
         PodRejected => "Show the message to the platform team: something in the cluster refuses sandbox Pods.",
         ConfinementFailed => "Show the message to the platform team: this node lacks a wall that the policy demands.",
+        NetworkNotEnforced => "Show the message to the platform team: sandboxes reach more here than the gateway.",
         SandboxLost => {
             "Nothing of it is repeated by itself. Look at what it did (kubectl agentrun logs {run}), then: kubectl agentrun rerun {run}"
         }

@@ -57,6 +57,7 @@ impl Exit {
             | StartupDeadlineExceeded
             | PodRejected
             | ConfinementFailed
+            | NetworkNotEnforced
             | SandboxLost
             | Evicted
             | Compromised

@@ -8,6 +8,7 @@ use crate::agent_policy_status::AgentPolicyStatus;
 use crate::agent_run::{BudgetSpec, Check};
 use crate::approval_rules::ApprovalRule;
 use crate::model_provider::PlainHttp;
+use crate::network_probe::NetworkEnforcement;
 use crate::period::Period;
 
 /// What runs of this namespace may do. A namespace without a policy `default` runs nothing (PolicyMissing).
@@ -255,6 +256,10 @@ pub struct SandboxPolicy {
     /// `Isolated` (default): a user namespace for the Pod; the runner refuses to start without it. `Shared`: none.
     #[serde(default)]
     pub host_users: HostUsers,
+    /// Whether a run goes on only where its sandbox is seen to reach nothing but the gateway. `Required` (default); `ExceptNode`:
+    /// the Pod's own node may be reached; `NotRequired`: whatever is reached, status says so.
+    #[serde(default)]
+    pub network_enforcement: NetworkEnforcement,
     /// RuntimeClass of the Pod. Unset: the cluster's default runtime.
     pub runtime_class_name: Option<String>,
     /// CPU limit of the executor container. Default `1`.

@@ -12,6 +12,7 @@ use crate::agent_template::AgentTemplateSpec;
 use crate::approval_rules::ApprovalRule;
 use crate::budget::{Budget, Limit};
 use crate::model_provider::Dialect;
+use crate::network_probe::{NetworkEnforcement, NetworkProbe};
 
 /// What is known of a run.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -161,6 +162,8 @@ pub struct Resolved {
     /// The policy's required checks first, then the run's own.
     pub checks: Vec<Check>,
     pub host_users: crate::agent_policy::HostUsers,
+    #[serde(default)]
+    pub network_enforcement: NetworkEnforcement,
     /// Absent: nothing needs approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<ResolvedApprovals>,
@@ -282,6 +285,9 @@ pub struct Exchange {
     /// Walls that the runner attested, as short words such as `userNamespace`, `seccomp`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub walls: Vec<String>,
+    /// What the runner tried to reach before it was given tokens, a list-map by target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network: Vec<NetworkProbe>,
 }
 
 /// One decision asked of people.

@@ -5,6 +5,8 @@ pub mod types {
     pub const ACCEPTED: &str = "Accepted";
     pub const SANDBOX_READY: &str = "SandboxReady";
     pub const EXCHANGED: &str = "Exchanged";
+    /// Whether the sandbox is seen to reach nothing but the gateway; it stands from the exchange on.
+    pub const NETWORK_ENFORCED: &str = "NetworkEnforced";
     pub const BUDGET_AVAILABLE: &str = "BudgetAvailable";
     pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
     /// True at every terminal phase; its reason says how the run ended.
@@ -71,6 +73,7 @@ reasons! {
     StartupDeadlineExceeded Platform "The sandbox did not come up in time.",
     PodRejected Platform "The API server or the kubelet refused the Pod.",
     ConfinementFailed Platform "A wall of the sandbox is missing on this node.",
+    NetworkNotEnforced Platform "The sandbox reached, or could reach, more than the gateway.",
     SandboxLost Platform "The Pod vanished or died; what it did is not repeated.",
     OutOfMemory Agent "The sandbox used more memory than it may.",
     Evicted Platform "The node evicted the Pod.",

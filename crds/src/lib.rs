@@ -13,6 +13,7 @@ pub mod conditions;
 pub mod git;
 pub mod model_provider;
 pub mod names;
+pub mod network_probe;
 pub mod paths;
 pub mod period;
 pub mod quantity;

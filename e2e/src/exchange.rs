@@ -1,5 +1,6 @@
 //! The runner's side of the exchange, done by hand, for tests that stand in for a runner or for a thief of its credentials.
 
+use agentrun_crds::network_probe::{NetworkProbe, NetworkTarget, ProbeOutcome};
 use agentrun_protocol::exchange::{ExchangeRequest, Wall, signing_input};
 use anyhow::{Result, anyhow};
 use aws_lc_rs::rand;
@@ -21,7 +22,7 @@ impl Runner {
         Ok(Runner { key: Ed25519KeyPair::generate().map_err(|_| anyhow!("no key"))?, nonce })
     }
 
-    /// The signed request, with every wall attested. Always the same for the same credentials.
+    /// The signed request, with every wall attested and nothing reached. Always the same for the same credentials.
     pub fn request(&self, ticket: &[u8], pod_token: &str) -> ExchangeRequest {
         let public = self.public_key();
         let signature = self.key.sign(&signing_input(ticket, pod_token, &public, &self.nonce));
@@ -31,6 +32,7 @@ impl Runner {
             public_key: URL_SAFE_NO_PAD.encode(public),
             nonce: URL_SAFE_NO_PAD.encode(self.nonce),
             signature: URL_SAFE_NO_PAD.encode(signature.as_ref()),
+            network: NetworkTarget::ALL.iter().map(|target| NetworkProbe { target: *target, outcome: ProbeOutcome::Held }).collect(),
             walls: Wall::REQUIRED.iter().copied().chain([Wall::UserNamespace]).collect(),
         }
     }

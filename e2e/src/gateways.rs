@@ -15,6 +15,7 @@ use agentrun_crds::agent_run_status::{AgentRunStatus, Exchange, Phase, PodRef, R
 use agentrun_crds::approval_rules::{ApprovalRule, RuleDecision};
 use agentrun_crds::budget::{Budget, Limit, Spent};
 use agentrun_crds::model_provider::{Dialect, ModelProvider, ModelProviderSpec, PlainHttp, ProvidedModel, SecretKeyRef};
+use agentrun_crds::network_probe::{NetworkEnforcement, NetworkProbe, NetworkTarget, ProbeOutcome};
 use agentrun_crds::{agent_policy::HostUsers, names};
 use agentrun_protocol::token::{Audience, Claims, KeyRing};
 use agentrun_scripted_model::{Options, Running, Script};
@@ -164,6 +165,7 @@ impl Bed {
             at: now(),
             compromised: false,
             walls: vec!["seccomp".into()],
+            network: vec![NetworkProbe { target: NetworkTarget::ApiServer, outcome: ProbeOutcome::Held }],
         };
         self.patch_status(&name, json!({"phase": Phase::Running, "exchange": exchange})).await?;
         Ok(LiveRun { claims: Claims { nonce, ..run.claims }, ..run })
@@ -328,6 +330,7 @@ fn resolved(budget: Limit) -> Resolved {
         allowed_paths: vec!["**".into()],
         checks: Vec::new(),
         host_users: HostUsers::Isolated,
+        network_enforcement: NetworkEnforcement::Required,
         approvals: Some(ResolvedApprovals {
             policy_rules: vec![ApprovalRule {
                 tools: vec!["run_command".into()],

@@ -11,7 +11,7 @@
 //! | cluster | `namespaces` | get | labels that providers select |
 //! | cluster | `pods` | get list watch create delete | the sandbox |
 //! | cluster | `secrets` | create delete | the ticket; never read |
-//! | cluster | `networkpolicies` | get create patch delete | the sandbox's walls, restored if changed |
+//! | cluster | `networkpolicies` | get list watch create patch delete | the sandbox's walls, restored if changed; others' that open it |
 //! | cluster | `serviceaccounts` | get create | the sandboxes' account |
 //! | cluster | `events.k8s.io` `events` | create patch | outcomes |
 //! | cluster | `apiservices` | create; get patch delete on the one | the gateway's API, while a gateway is ready |
@@ -22,11 +22,12 @@
 //! | own namespace | `secrets` named `agentrun-ca`, `agentrun-gateway-tls`, `agentrun-token-keys` | get update | certificates and keys (create comes from the cluster's rule) |
 //! | own namespace | `leases` | create; get patch on the one | who works |
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use clap::{ArgAction, Parser};
 
 use crate::agent_run::objects::pod::RunnerImage;
+use crate::agent_run::objects::probed::{self, Probed};
 use crate::context::Settings;
 use crate::leader::Candidate;
 
@@ -46,6 +47,18 @@ pub struct Flags {
     /// IfNotPresent, Always or Never.
     #[arg(long, env = "RUNNER_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
     runner_image_pull_policy: String,
+    /// Address of the API server, which sandboxes must not reach: that of its Service.
+    #[arg(long, env = "KUBERNETES_SERVICE_HOST")]
+    api_server_address: IpAddr,
+    /// Its port.
+    #[arg(long, env = "KUBERNETES_SERVICE_PORT", default_value_t = 443)]
+    api_server_port: u16,
+    /// The cluster's DNS, which sandboxes must not reach. Unset: the operator's own.
+    #[arg(long)]
+    name_server: Option<IpAddr>,
+    /// An address outside the cluster, which sandboxes must not reach: 192.0.2.1:443. Unset: none is tried.
+    #[arg(long)]
+    internet_address: Option<SocketAddr>,
     /// Name of the gateway's Service.
     #[arg(long, default_value = "agentrun-gateway")]
     gateway_service: String,
@@ -84,6 +97,10 @@ impl Flags {
             pod_name,
             runner_image,
             runner_image_pull_policy,
+            api_server_address,
+            api_server_port,
+            name_server,
+            internet_address,
             gateway_service,
             lease_name,
             manage_certificates,
@@ -107,6 +124,11 @@ impl Flags {
                 namespace: namespace.clone(),
                 gateway_service,
                 image: RunnerImage { name: runner_image, pull_policy: runner_image_pull_policy },
+                probed: Probed {
+                    api_server: SocketAddr::new(api_server_address, api_server_port),
+                    name_server: name_server.or_else(own_name_server),
+                    internet: internet_address,
+                },
                 record_retention_days,
             },
             candidate: Candidate { namespace, lease: lease_name, identity: pod_name },
@@ -115,6 +137,11 @@ impl Flags {
             log_json,
         })
     }
+}
+
+/// That of the cluster's Pods, unless the Pod says otherwise.
+fn own_name_server() -> Option<IpAddr> {
+    probed::name_server(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
 }
 
 fn word(text: &str, most: usize) -> bool {
@@ -140,7 +167,7 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Config, String> {
-        let all = ["operator", "--runner-image", "runner:1", "--pod-name", "p", "--namespace", "n"];
+        let all = ["operator", "--runner-image", "runner:1", "--pod-name", "p", "--namespace", "n", "--api-server-address", "10.96.0.1"];
         Flags::try_parse_from(all.iter().chain(arguments)).map_err(|e| e.to_string())?.check()
     }
 
@@ -156,6 +183,8 @@ mod tests {
             (vec!["--runner-image-pull-policy", "Sometimes"], "--runner-image-pull-policy"),
             (vec!["--listen", "nowhere"], "--listen"),
             (vec!["--record-retention-days", "0"], "--record-retention-days"),
+            (vec!["--internet-address", "example.com:443"], "--internet-address"),
+            (vec!["--name-server", "dns"], "--name-server"),
             (vec!["--unknown"], "--unknown"),
         ] {
             let error = parse(&arguments).unwrap_err();

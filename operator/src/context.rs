@@ -1,18 +1,21 @@
 //! What a reconcile may use. Cheap to clone into an `Arc` once; holds no state of any run but who is being started.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use agentrun_crds::{AgentPolicy, AgentRun};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Client;
 use kube::core::DeserializeGuard;
 use kube::runtime::events::Recorder;
 use kube::runtime::reflector::Store;
 use tokio::sync::OwnedMutexGuard;
 
+use crate::agent_run::objects::network_policy::Gateway;
 use crate::agent_run::objects::pod::RunnerImage;
+use crate::agent_run::objects::probed::Probed;
 use crate::backoff::Backoff;
 use crate::metrics::Metrics;
 
@@ -26,6 +29,7 @@ pub struct Settings {
     pub namespace: String,
     pub gateway_service: String,
     pub image: RunnerImage,
+    pub probed: Probed,
     /// How long the record of a run is kept after the run ended.
     pub record_retention_days: u16,
 }
@@ -35,6 +39,7 @@ pub struct Caches {
     pub runs: Store<Guarded>,
     pub pods: Store<Pod>,
     pub policies: Store<DeserializeGuard<AgentPolicy>>,
+    pub network_policies: Store<NetworkPolicy>,
 }
 
 pub struct Context {
@@ -46,6 +51,18 @@ pub struct Context {
     /// Injected, so that tests move it.
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     pub starts: Starts,
+    /// The gateway as last read, for looks that ask the API server nothing.
+    pub gateway: Mutex<Option<Gateway>>,
+}
+
+impl Context {
+    pub fn remember(&self, gateway: Option<Gateway>) {
+        *self.gateway.lock().unwrap_or_else(PoisonError::into_inner) = gateway;
+    }
+
+    pub fn remembered(&self) -> Option<Gateway> {
+        self.gateway.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// One start at a time in a namespace, so that counting and starting are one step.
@@ -56,7 +73,7 @@ impl Starts {
     /// Wait for the namespace's turn; it is given back by dropping.
     pub async fn turn(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(all.entry(namespace.to_owned()).or_default())
         };

@@ -83,6 +83,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         backoff: Backoff::default(),
         clock: Box::new(pki::keeper::system_clock),
+        gateway: Default::default(),
         starts: Starts::default(),
         settings,
     });

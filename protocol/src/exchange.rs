@@ -1,5 +1,6 @@
 //! The exchange: one-shot ticket + Pod-bound ServiceAccount token + an ephemeral key, for three audience tokens.
 
+use agentrun_crds::network_probe::NetworkProbe;
 use serde::{Deserialize, Serialize};
 
 /// What the runner sends. `Debug` is absent on purpose: it holds two credentials.
@@ -18,6 +19,8 @@ pub struct ExchangeRequest {
     pub signature: String,
     /// Walls that the runner found in place; words from `Wall`.
     pub walls: Vec<Wall>,
+    /// What it tried to reach, each target once.
+    pub network: Vec<NetworkProbe>,
 }
 
 /// What is signed: context, then the ticket's and Pod token's SHA-256, public key and nonce, all fixed width.

@@ -63,7 +63,7 @@ class Roles(unittest.TestCase):
             ("", "namespaces", ""): {"get"},
             ("", "pods", ""): {"create", "get", "list", "watch", "delete"},
             ("", "secrets", ""): {"create", "delete"},
-            ("networking.k8s.io", "networkpolicies", ""): {"create", "get", "patch", "delete"},
+            ("networking.k8s.io", "networkpolicies", ""): {"create", "get", "list", "watch", "patch", "delete"},
             ("", "serviceaccounts", ""): {"create", "get"},
             ("events.k8s.io", "events", ""): {"create", "patch"},
             ("apiregistration.k8s.io", "apiservices", ""): {"create"},

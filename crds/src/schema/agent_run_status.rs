@@ -59,6 +59,7 @@ fn bounds(status: &mut Node<'_>) {
     status.at("exchange.publicKey").chars(1, 128);
     status.at("exchange.nonce").chars(1, 128);
     status.at("exchange.walls").list_set(0, 16).each().chars(1, 64);
+    status.at("exchange.network").list_by("target", 0, 16);
     status.at("requestsText").chars(0, 48);
     status.at("costText").chars(0, 48);
 }
@@ -180,7 +181,9 @@ fn attempt(status: &mut Node<'_>) {
                self.exchange.attempt == oldSelf.exchange.attempt && self.exchange.publicKey == oldSelf.exchange.publicKey && \
                self.exchange.nonce == oldSelf.exchange.nonce && self.exchange.at == oldSelf.exchange.at && \
                has(self.exchange.walls) == has(oldSelf.exchange.walls) && \
-               (!has(self.exchange.walls) || self.exchange.walls == oldSelf.exchange.walls)) : self.attempt > oldSelf.attempt)",
+               (!has(self.exchange.walls) || self.exchange.walls == oldSelf.exchange.walls) && \
+               has(self.exchange.network) == has(oldSelf.exchange.network) && \
+               (!has(self.exchange.network) || self.exchange.network == oldSelf.exchange.network)) : self.attempt > oldSelf.attempt)",
             "is written once an attempt; afterwards only compromised may become true",
         )
         .rule_on(

@@ -107,7 +107,7 @@ async fn relay(client: TcpStream, upstream: std::net::SocketAddr) -> std::io::Re
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_asked_for_again_and_a_second_holder_ends_the_run() {
     let _turn = super::turn::beside().await;
-    lost_reply().await.unwrap();
+    Box::pin(lost_reply()).await.unwrap();
 }
 
 async fn lost_reply() -> Result<()> {

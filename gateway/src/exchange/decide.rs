@@ -1,7 +1,7 @@
 //! Whether an exchange is granted, decided on the very object that the answer is written to. Pure.
 
 use agentrun_crds::agent_policy::HostUsers;
-use agentrun_crds::agent_run_status::Exchange;
+use agentrun_crds::agent_run_status::{Exchange, Resolved};
 use agentrun_crds::budget::Gate;
 use agentrun_crds::{AgentRun, names};
 use agentrun_protocol::exchange::Wall;
@@ -9,7 +9,7 @@ use http::StatusCode;
 use subtle::ConstantTimeEq;
 
 use super::request::Presented;
-use super::{compromised, refused};
+use super::{compromised, network, refused};
 use crate::error::ApiError;
 use crate::runs;
 
@@ -74,12 +74,15 @@ pub fn decide(run: &AgentRun, facts: &Facts, now: i64) -> Result<Decision, ApiEr
         return open(run).map(|()| Decision::Repeat(exchange.clone()));
     }
     open(run)?;
-    confined(run, &presented.walls)?;
+    let resolved = status.resolved.as_ref().ok_or_else(not_active)?;
+    confined(resolved, &presented.walls)?;
+    network::judge(resolved.network_enforcement, &presented.network)?;
     let mut walls: Vec<String> = presented.walls.iter().map(|wall| wall.as_str().to_owned()).collect();
     walls.sort();
     walls.dedup();
     let (public_key, nonce) = (presented.public_key.clone(), presented.nonce.clone());
-    Ok(Decision::Grant(Exchange { attempt, public_key, nonce, at: now, compromised: false, walls }))
+    let network = presented.network.clone();
+    Ok(Decision::Grant(Exchange { attempt, public_key, nonce, at: now, compromised: false, walls, network }))
 }
 
 fn open(run: &AgentRun) -> Result<(), ApiError> {
@@ -91,8 +94,7 @@ fn not_active() -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, "run_not_active", "the run has ended, was asked to end, or its budget is closed")
 }
 
-fn confined(run: &AgentRun, walls: &[Wall]) -> Result<(), ApiError> {
-    let resolved = run.status.as_ref().and_then(|status| status.resolved.as_ref()).ok_or_else(not_active)?;
+fn confined(resolved: &Resolved, walls: &[Wall]) -> Result<(), ApiError> {
     let namespace = (resolved.host_users == HostUsers::Isolated).then_some(Wall::UserNamespace);
     let missing: Vec<&str> =
         Wall::REQUIRED.iter().copied().chain(namespace).filter(|wall| !walls.contains(wall)).map(Wall::as_str).collect();
@@ -116,6 +118,7 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use agentrun_crds::network_probe::{NetworkProbe, NetworkTarget, ProbeOutcome};
     use serde_json::{Value, json};
     use sha2::{Digest, Sha256};
 
@@ -134,8 +137,13 @@ mod tests {
                 public_key: "key".into(),
                 nonce: "nonce".into(),
                 walls,
+                network: NetworkTarget::ALL.iter().map(|target| probe(*target, ProbeOutcome::Held)).collect(),
             },
         }
+    }
+
+    fn probe(target: NetworkTarget, outcome: ProbeOutcome) -> NetworkProbe {
+        NetworkProbe { target, outcome }
     }
 
     fn fresh() -> Value {
@@ -209,5 +217,19 @@ mod tests {
         let mut facts = facts();
         facts.presented.walls.retain(|wall| *wall != Wall::UserNamespace);
         assert_eq!(code(shared, &facts), "grant");
+    }
+
+    #[test]
+    fn what_was_reached_is_refused_or_recorded() {
+        for (enforcement, expected) in [("Required", "403 network_not_enforced"), ("ExceptNode", "grant"), ("NotRequired", "grant")] {
+            let mut run = fresh();
+            run["status"]["resolved"]["networkEnforcement"] = json!(enforcement);
+            let mut facts = facts();
+            facts.presented.network[1] = probe(NetworkTarget::Node, ProbeOutcome::Reached);
+            assert_eq!(code(run.clone(), &facts), expected, "{enforcement}");
+            if let Ok(Decision::Grant(exchange)) = decide(&serde_json::from_value(run).unwrap(), &facts, NOW) {
+                assert_eq!(exchange.network, facts.presented.network);
+            }
+        }
     }
 }

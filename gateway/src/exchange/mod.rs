@@ -2,6 +2,7 @@
 //! attempt and for one holder. Renewal keeps them fresh until the wall time is over.
 
 mod decide;
+mod network;
 mod pod;
 mod request;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The request: decoded to fixed widths, and signed by the key it presents. Pure. No `Debug` and no serde text in errors, since
 //! both would repeat credentials.
 
+use agentrun_crds::network_probe::NetworkProbe;
 use agentrun_protocol::exchange::{ExchangeRequest, Wall, signing_input};
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -18,6 +19,8 @@ pub struct Presented {
     /// base64url, as it stands in status.
     pub nonce: String,
     pub walls: Vec<Wall>,
+    /// By target, each once.
+    pub network: Vec<NetworkProbe>,
 }
 
 impl Presented {
@@ -26,7 +29,7 @@ impl Presented {
             ApiError::bad_request(
                 "invalid_exchange",
                 format!(
-                    "the body must be a JSON object of ticket, podToken, publicKey, nonce, signature and walls (line {}, column {})",
+                    "the body must be a JSON object of ticket, podToken, publicKey, nonce, signature, walls and network (line {}, column {})",
                     error.line(),
                     error.column()
                 ),
@@ -51,8 +54,17 @@ impl Presented {
             public_key: request.public_key,
             nonce: request.nonce,
             walls: request.walls,
+            network: by_target(request.network)?,
         })
     }
+}
+
+fn by_target(mut network: Vec<NetworkProbe>) -> Result<Vec<NetworkProbe>, ApiError> {
+    network.sort_by_key(|probe| probe.target);
+    if network.windows(2).any(|pair| pair[0].target == pair[1].target) {
+        return Err(ApiError::bad_request("invalid_exchange", "it names a target twice").field("network"));
+    }
+    Ok(network)
 }
 
 fn fixed<const N: usize>(text: &str, field: &'static str) -> Result<[u8; N], ApiError> {

@@ -1,6 +1,7 @@
 //! The exchange through the router, on a fake API server.
 
 use agentrun_crds::names;
+use agentrun_crds::network_probe::{NetworkProbe, NetworkTarget, ProbeOutcome};
 use agentrun_protocol::exchange::{ExchangeRequest, ExchangeResponse, RenewResponse, Wall, signing_input};
 use agentrun_protocol::routes::{EXCHANGE, JOB, RENEW};
 use agentrun_protocol::token::Audience;
@@ -62,6 +63,7 @@ fn request(key: &Ed25519KeyPair, ticket: [u8; 32], pod_token: &str) -> ExchangeR
         nonce: URL_SAFE_NO_PAD.encode(nonce),
         signature: URL_SAFE_NO_PAD.encode(key.sign(&signing_input(&ticket, pod_token, &public, &nonce))),
         walls,
+        network: NetworkTarget::ALL.iter().map(|target| NetworkProbe { target: *target, outcome: ProbeOutcome::Held }).collect(),
     }
 }
 
@@ -110,6 +112,7 @@ async fn one_holder_gets_working_tokens_and_the_same_ones_again() {
     assert_eq!((exchange.attempt, exchange.at, exchange.compromised), (1, NOW + 10, false));
     assert_eq!((exchange.public_key.as_str(), exchange.nonce.as_str()), (request.public_key.as_str(), request.nonce.as_str()));
     assert_eq!(exchange.walls.len(), Wall::REQUIRED.len() + 1);
+    assert_eq!(exchange.network, request.network);
     assert_eq!(first.expires_at, NOW + 10 + 240);
 
     let again = world.granted(&request).await;
@@ -210,6 +213,11 @@ async fn faults_of_the_write_change_nothing() {
 async fn what_is_wrong_is_named_and_no_credential_is_repeated() {
     let world = world();
     let good = serde_json::to_value(request(&key(1), TICKET, POD_TOKEN)).unwrap();
+    let without = |field: &str| {
+        let mut body = good.clone();
+        body.as_object_mut().unwrap().remove(field);
+        body.to_string().into_bytes()
+    };
     let with = |field: &str, value: Value| {
         let mut body = good.clone();
         body[field] = value;
@@ -233,6 +241,26 @@ async fn what_is_wrong_is_named_and_no_credential_is_repeated() {
             403,
             "confinement_incomplete",
             "walls",
+        ),
+        (
+            "the API server is reached",
+            {
+                let mut request = request(&key(1), TICKET, POD_TOKEN);
+                request.network[0].outcome = ProbeOutcome::Reached;
+                serde_json::to_vec(&request).unwrap()
+            },
+            403,
+            "network_not_enforced",
+            "network",
+        ),
+        ("nothing was tried", with("network", json!([])), 403, "network_not_enforced", "network"),
+        ("an older runner", without("network"), 400, "invalid_exchange", "body"),
+        (
+            "a target twice",
+            with("network", json!([{"target": "pod", "outcome": "held"}, {"target": "pod", "outcome": "reached"}])),
+            400,
+            "invalid_exchange",
+            "network",
         ),
     ] {
         let (got, body) = world.post(EXCHANGE, None, body).await;

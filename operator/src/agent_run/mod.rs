@@ -6,6 +6,7 @@ pub mod filled;
 mod git;
 pub mod harness;
 pub mod merge;
+mod network;
 pub mod objects;
 pub mod observe;
 pub mod plan;
@@ -37,7 +38,7 @@ pub async fn reconcile(ctx: &Context, caches: &Caches, run: &DeserializeGuard<Ag
         if observe::waits(caches, run) {
             return Ok(Again::Slowly);
         }
-        if let Some(facts) = observe::cached(caches, run) {
+        if let Some(facts) = observe::cached(ctx, caches, run) {
             let plan = plan::plan(run, &facts, None, (ctx.clock)());
             if plan.writes.is_empty() {
                 return Ok(plan.again);

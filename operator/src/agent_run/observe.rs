@@ -14,9 +14,9 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::OwnedMutexGuard;
 
 use super::objects::Owner;
-use super::objects::network_policy::{DENY, Gateway};
+use super::objects::network_policy::Gateway;
 use super::objects::ticket::Ticket;
-use super::plan::{Facts, Making, Platform, Seen, Stage, Waiting, attempt, awaits_source, seen, stage};
+use super::plan::{Facts, Fence, Making, Platform, Seen, Stage, Waiting, attempt, awaits_source, seen, stage};
 use super::queue::{self, Decision, Peer, SlimRun};
 use super::resolve;
 use crate::context::{Caches, Context, Guarded};
@@ -60,10 +60,11 @@ pub async fn live(ctx: &Context, run: &AgentRun) -> Result<Observed, Error> {
     match stage(run) {
         Stage::Waiting => waiting(ctx, run, &owner).await,
         Stage::Started => {
-            let pod = pod(ctx, &owner, attempt(run)).await?;
+            let (pod, fence) = tokio::join!(pod(ctx, &owner, attempt(run)), fence(ctx, &owner));
+            let pod = pod?;
             let recorded = run.status.as_ref().is_some_and(|status| status.pod_ref.is_some());
-            let making = if recorded || pod != Seen::Absent || run.spec.cancel { None } else { Some(making(ctx, run, &owner).await?) };
-            Ok(Observed { facts: Facts::Started { pod, making: making.map(Box::new) }, turn: None })
+            let making = if recorded || pod != Seen::Absent || run.spec.cancel { None } else { Some(making(ctx, &owner).await?) };
+            Ok(Observed { facts: Facts::Started { pod, fence: fence?, making: making.map(Box::new) }, turn: None })
         }
         Stage::Ended => Ok(Observed { facts: Facts::Ended { pod: pod(ctx, &owner, attempt(run)).await? }, turn: None }),
     }
@@ -174,23 +175,24 @@ async fn platform(ctx: &Context) -> Result<Option<Platform>, Error> {
     Ok(gateway?.zip(ca).map(|(gateway, ca)| Platform { gateway, ca }))
 }
 
-async fn making(ctx: &Context, run: &AgentRun, owner: &Owner) -> Result<Making, Error> {
+async fn making(ctx: &Context, owner: &Owner) -> Result<Making, Error> {
     let accounts: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &owner.namespace);
+    let account = accounts.get_opt(names::SANDBOX_SERVICE_ACCOUNT).await.map_err(Error::api("read the sandboxes' ServiceAccount"))?;
+    Ok(Making { image: ctx.settings.image.clone(), probed: ctx.settings.probed.clone(), account: account.is_some() })
+}
+
+async fn fence(ctx: &Context, owner: &Owner) -> Result<Fence, Error> {
     let policies: Api<NetworkPolicy> = Api::namespaced(ctx.client.clone(), &owner.namespace);
-    let name = owner.child_name(attempt(run));
-    let (gateway, account, deny, policy) =
-        tokio::join!(gateway(ctx), accounts.get_opt(names::SANDBOX_SERVICE_ACCOUNT), policies.get_opt(DENY), policies.get_opt(&name));
-    Ok(Making {
-        gateway: gateway?,
-        image: ctx.settings.image.clone(),
-        account: account.map_err(Error::api("read the sandboxes' ServiceAccount"))?.is_some(),
-        deny: deny.map_err(Error::api("read the sandboxes' NetworkPolicy"))?,
-        policy: seen(owner, policy.map_err(Error::api("read the run's NetworkPolicy"))?),
-    })
+    let params = ListParams::default();
+    let (gateway, policies) = tokio::join!(gateway(ctx), policies.list(&params));
+    let policies = policies.map_err(Error::api("list the namespace's NetworkPolicies"))?.items;
+    let gateway = gateway?;
+    ctx.remember(gateway.clone());
+    Ok(Fence { gateway, policies })
 }
 
 /// What the caches know; `None` where only a live look can tell.
-pub fn cached(caches: &Caches, run: &AgentRun) -> Option<Facts> {
+pub fn cached(ctx: &Context, caches: &Caches, run: &AgentRun) -> Option<Facts> {
     let owner = Owner::of(run);
     let pod = || {
         let found = caches.pods.get(&ObjectRef::new(&owner.child_name(attempt(run))).within(&owner.namespace));
@@ -198,7 +200,12 @@ pub fn cached(caches: &Caches, run: &AgentRun) -> Option<Facts> {
     };
     match stage(run) {
         Stage::Waiting => None,
-        Stage::Started => Some(Facts::Started { pod: pod(), making: None }),
+        Stage::Started => {
+            let inside = |policy: &NetworkPolicy| policy.metadata.namespace.as_ref() == Some(&owner.namespace);
+            let policies = caches.network_policies.state_filter(inside).iter().map(|policy| (**policy).clone()).collect();
+            let fence = Fence { gateway: Some(ctx.remembered()?), policies };
+            Some(Facts::Started { pod: pod(), fence, making: None })
+        }
         Stage::Ended => Some(Facts::Ended { pod: pod() }),
     }
 }

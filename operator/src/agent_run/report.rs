@@ -46,22 +46,39 @@ fn another_question(before: &AgentRunStatus, next: &AgentRunStatus) -> Option<No
     (asked != Some(&asks.message)).then(|| Notice { warning: false, reason: Phase::AwaitingApproval.as_str().into(), note })
 }
 
+/// A run that goes on although its sandbox is, or may be, open. One that ends for it says so by its end.
+fn open_network(before: &AgentRunStatus, next: &AgentRunStatus) -> Option<Notice> {
+    let open = condition(next, types::NETWORK_ENFORCED).filter(|enforced| enforced.status == "False")?;
+    let told = condition(before, types::NETWORK_ENFORCED).is_some_and(|told| told.message == open.message);
+    let ended = next.phase.is_some_and(Phase::is_terminal);
+    let note = open.message.chars().take(900).collect();
+    (!told && !ended).then(|| Notice { warning: true, reason: Reason::NetworkNotEnforced.as_str().into(), note })
+}
+
 /// Tell of a status that was written.
 pub async fn changed(ctx: &Context, run: &AgentRun, before: &AgentRunStatus, next: &AgentRunStatus) {
-    let Some(notice) = notice(before, next) else { return };
-    tracing::info!(
-        run.namespace = run.metadata.namespace.as_deref(),
-        run.name = run.metadata.name.as_deref(),
-        run.phase = next.phase.map(Phase::as_str),
-        reason = notice.reason,
-        "the run changed its phase: {}",
-        notice.note
-    );
-    if next.phase.is_some_and(Phase::is_terminal)
-        && let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == notice.reason)
-    {
-        ctx.metrics.run_ended(*reason);
+    if let Some(notice) = notice(before, next) {
+        tracing::info!(
+            run.namespace = run.metadata.namespace.as_deref(),
+            run.name = run.metadata.name.as_deref(),
+            run.phase = next.phase.map(Phase::as_str),
+            reason = notice.reason,
+            "the run changed its phase: {}",
+            notice.note
+        );
+        if next.phase.is_some_and(Phase::is_terminal)
+            && let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == notice.reason)
+        {
+            ctx.metrics.run_ended(*reason);
+        }
+        publish(ctx, run, notice).await;
     }
+    if let Some(notice) = open_network(before, next) {
+        publish(ctx, run, notice).await;
+    }
+}
+
+async fn publish(ctx: &Context, run: &AgentRun, notice: Notice) {
     let event = Event {
         type_: if notice.warning { EventType::Warning } else { EventType::Normal },
         reason: notice.reason,
@@ -130,6 +147,30 @@ mod tests {
         ];
         for (states, expected) in rows {
             assert_eq!(told(states).as_deref(), expected, "{states:?}");
+        }
+    }
+
+    #[test]
+    fn an_open_network_is_told_once_for_each_who_opens_it() {
+        let mut run: AgentRun = serde_json::from_value(json!({
+            "apiVersion": "agentrun.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": "r"},
+            "spec": {"instruction": "x", "model": "small", "source": {}},
+        }))
+        .unwrap();
+        let rows: [(&[&str], Option<&str>); 5] =
+            [(&[], None), (&["a"], Some("a")), (&["a"], None), (&["a", "b"], Some("a, b")), (&[], None)];
+        for (opened_by, expected) in rows {
+            let opened_by: Vec<String> = opened_by.iter().map(|name| (*name).to_owned()).collect();
+            let next = Next::of(&run, Timestamp::UNIX_EPOCH).network(&opened_by).running().done();
+            let told = open_network(&run.status.clone().unwrap_or_default(), &next);
+            match expected {
+                None => assert_eq!(told, None, "{opened_by:?}"),
+                Some(names) => {
+                    let told = told.unwrap();
+                    assert!(told.warning && told.reason == "NetworkNotEnforced" && told.note.contains(names), "{told:?}");
+                }
+            }
+            run.status = Some(next);
         }
     }
 }

@@ -97,6 +97,7 @@ pub fn resolve(
         allowed_paths: spec.allowed_paths.clone(),
         checks,
         host_users: policy.sandbox.host_users,
+        network_enforcement: policy.sandbox.network_enforcement,
         approvals,
         git: git::resolve(spec, policy)?,
         runtime_class_name: policy.sandbox.runtime_class_name.clone().filter(|name| !name.is_empty()),

@@ -123,8 +123,14 @@ fn ended(status: &PodStatus) -> Option<Sandbox> {
 }
 
 /// Reasons that a runner may give for its own end.
-const RUNNER_REASONS: &[Reason] =
-    &[Reason::ConfinementFailed, Reason::AgentError, Reason::SandboxLost, Reason::SourceUnavailable, Reason::StartupDeadlineExceeded];
+const RUNNER_REASONS: &[Reason] = &[
+    Reason::ConfinementFailed,
+    Reason::NetworkNotEnforced,
+    Reason::AgentError,
+    Reason::SandboxLost,
+    Reason::SourceUnavailable,
+    Reason::StartupDeadlineExceeded,
+];
 
 #[derive(Deserialize)]
 struct RunnerMessage {
@@ -267,6 +273,7 @@ mod tests {
             (runner(json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})), "ended OutOfMemory"),
             (exited(0, ""), "ended AgentError"),
             (exited(1, r#"{"reason": "ConfinementFailed", "message": "no user namespace"}"#), "ended ConfinementFailed"),
+            (exited(8, r#"{"reason": "NetworkNotEnforced", "message": "it reached the API server"}"#), "ended NetworkNotEnforced"),
             (exited(1, r#"{"reason": "SandboxLost"}"#), "ended SandboxLost"),
             (exited(1, r#"{"reason": "Succeeded", "message": "trust me"}"#), "ended AgentError"),
             (exited(1, r#"{"reason": "BudgetExhausted"}"#), "ended AgentError"),

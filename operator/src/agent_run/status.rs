@@ -8,6 +8,8 @@ use agentrun_crds::conditions::{Reason, types};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use super::network;
+
 /// Longest message of a condition, in characters.
 const MAX_MESSAGE: usize = 1024;
 
@@ -175,6 +177,15 @@ impl Next {
         self
     }
 
+    /// Whether the sandbox is closed, as its runner and the NetworkPolicies of others have it.
+    pub fn network(mut self, opened_by: &[String]) -> Self {
+        let enforcement = self.status.resolved.as_ref().map(|resolved| resolved.network_enforcement).unwrap_or_default();
+        let probes = self.status.exchange.as_ref().map_or(&[][..], |exchange| &exchange.network);
+        let (value, reason, message) = network::enforced(enforcement, probes, opened_by);
+        self.set(types::NETWORK_ENFORCED, value, reason, &message);
+        self
+    }
+
     /// What people are asked, the oldest first; `None` if nothing.
     fn awaited(&self) -> Option<String> {
         let pending = || self.status.approvals.iter().filter(|approval| approval.state == ApprovalState::Pending);
@@ -231,6 +242,9 @@ impl Next {
         if self.status.started_at.is_some() {
             self.set(types::BUDGET_AVAILABLE, "False", "Closed", "the run has ended");
             self.set(types::SANDBOX_READY, "False", word, "");
+        }
+        if ending.reason == Reason::NetworkNotEnforced {
+            self.set(types::NETWORK_ENFORCED, "False", word, message);
         }
         self.nobody_awaited(word);
         if self.status.pod_ref.is_some() {

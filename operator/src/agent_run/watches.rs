@@ -1,4 +1,4 @@
-//! What wakes a run: itself, its Pod, the namespace's policy, a provider, and a run of the namespace that has ended.
+//! What wakes a run: itself, its Pod, the namespace's policy and NetworkPolicies, a provider, and a run of the namespace that has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::{DeserializeGuard, Resource};
 use kube::runtime::controller::Config;
 use kube::runtime::reflector::{self, ObjectRef};
@@ -45,8 +46,9 @@ impl Watches {
         let (runs, run_writer) = reflector::store();
         let (pods, pod_writer) = reflector::store();
         let (policies, policy_writer) = reflector::store();
-        let caches = Arc::new(Caches { runs, pods, policies });
-        let filled = Filled::new(3);
+        let (network_policies, network_policy_writer) = reflector::store();
+        let caches = Arc::new(Caches { runs, pods, policies, network_policies });
+        let filled = Filled::new(4);
         let watched = watcher::Config::default();
         let mut wakes: SelectAll<Wakes> = SelectAll::new();
 
@@ -74,6 +76,14 @@ impl Watches {
             true => woken_by_policy(&seen, policy.meta().namespace.as_deref()),
             false => Vec::new(),
         }));
+
+        let seen = Arc::clone(&caches);
+        let stream = watcher(Api::<NetworkPolicy>::all(client.clone()), watched.clone())
+            .default_backoff()
+            .modify(strip)
+            .reflect(network_policy_writer)
+            .inspect(filled.first_list());
+        wakes.push(spread(stream.touched_objects(), move |policy| woken_by_network_policy(&seen, policy.metadata.namespace.as_deref())));
 
         let seen = Arc::clone(&caches);
         let api = Api::<DeserializeGuard<ModelProvider>>::namespaced(client.clone(), namespace);
@@ -196,8 +206,17 @@ impl Told {
 
 /// Every run that waits: of one namespace, or of all.
 fn woken_by_policy(caches: &Caches, namespace: Option<&str>) -> Vec<Wake> {
-    let waits = |run: &Guarded| run.0.as_ref().is_ok_and(|run: &AgentRun| plan::stage(run) == Stage::Waiting);
-    let runs = caches.runs.state_filter(|run| waits(run) && namespace.is_none_or(|ns| run.meta().namespace.as_deref() == Some(ns)));
+    in_stage(caches, Stage::Waiting, namespace)
+}
+
+/// Every run of the namespace that may have a sandbox.
+fn woken_by_network_policy(caches: &Caches, namespace: Option<&str>) -> Vec<Wake> {
+    in_stage(caches, Stage::Started, namespace)
+}
+
+fn in_stage(caches: &Caches, stage: Stage, namespace: Option<&str>) -> Vec<Wake> {
+    let there = |run: &Guarded| run.0.as_ref().is_ok_and(|run: &AgentRun| plan::stage(run) == stage);
+    let runs = caches.runs.state_filter(|run| there(run) && namespace.is_none_or(|ns| run.meta().namespace.as_deref() == Some(ns)));
     runs.iter().filter_map(|run| reference(run.meta())).collect()
 }
 
@@ -237,7 +256,7 @@ mod tests {
             "spec": {"models": [], "images": [], "limits": {"concurrentRuns": concurrent}},
         });
         policy_writer.apply_watcher_event(&Event::Apply(serde_json::from_value(policy).unwrap()));
-        Caches { runs: run_store, pods, policies }
+        Caches { runs: run_store, pods, policies, network_policies: reflector::store().0 }
     }
 
     fn names(woken: Vec<Wake>) -> Vec<String> {
@@ -258,6 +277,8 @@ mod tests {
         assert_eq!(names(woken_by_policy(&caches, Some("team-a"))), ["pending", "queued"]);
         assert_eq!(names(woken_by_policy(&caches, Some("team-b"))), Vec::<String>::new());
         assert_eq!(names(woken_by_policy(&caches, None)), ["pending", "queued"]);
+        assert_eq!(names(woken_by_network_policy(&caches, Some("team-a"))), ["working"]);
+        assert_eq!(names(woken_by_network_policy(&caches, Some("team-b"))), Vec::<String>::new());
     }
 
     #[test]
@@ -281,7 +302,7 @@ mod tests {
     #[test]
     fn what_gateways_write_into_a_policy_wakes_nobody_until_a_budget_is_spent() {
         let (policies, mut writer) = reflector::store();
-        let caches = Caches { runs: reflector::store().0, pods: reflector::store().0, policies };
+        let caches = Caches { runs: reflector::store().0, pods: reflector::store().0, policies, network_policies: reflector::store().0 };
         let told = Told::default();
         let policy = |generation: i64, requests: i64, warned: i64| -> DeserializeGuard<AgentPolicy> {
             serde_json::from_value(json!({

@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 use crate::world::{NS, World, context};
 
 fn caches(run: Option<&Value>, pod: Option<&Value>) -> Caches {
+    caches_with(run, pod, Vec::new())
+}
+
+fn caches_with(run: Option<&Value>, pod: Option<&Value>, network_policies_now: Vec<Value>) -> Caches {
     let (runs, mut run_writer) = reflector::store();
     let (pods, mut pod_writer) = reflector::store();
     let (policies, _) = reflector::store();
@@ -21,7 +25,11 @@ fn caches(run: Option<&Value>, pod: Option<&Value>) -> Caches {
     if let Some(pod) = pod {
         pod_writer.apply_watcher_event(&Event::Apply(serde_json::from_value(pod.clone()).unwrap()));
     }
-    Caches { runs, pods, policies }
+    let (network_policies, mut network_policy_writer) = reflector::store();
+    for policy in network_policies_now {
+        network_policy_writer.apply_watcher_event(&Event::Apply(serde_json::from_value(policy).unwrap()));
+    }
+    Caches { runs, pods, policies, network_policies }
 }
 
 fn guarded(run: &Value) -> Guarded {
@@ -56,9 +64,13 @@ async fn where_nothing_is_to_be_done_nothing_is_asked() {
     world.exchange();
     world.settle().await;
     let (run, pod) = (world.fake.get(&world.run).unwrap(), world.fake.get(&world.pod()).unwrap());
-    let requests = world.fake.with(|state| state.requests);
     let ctx = context(&world.fake, &world.client);
-    let again = agent_run::reconcile(&ctx, &caches(Some(&run), Some(&pod)), &guarded(&run)).await.unwrap();
+    let policies = world.network_policies();
+    let caches = || caches_with(Some(&run), Some(&pod), policies.clone());
+    // A process that has just begun looks once, to know the gateway.
+    agent_run::reconcile(&ctx, &caches(), &guarded(&run)).await.unwrap();
+    let requests = world.fake.with(|state| state.requests);
+    let again = agent_run::reconcile(&ctx, &caches(), &guarded(&run)).await.unwrap();
     assert!(matches!(again, Again::In(_)), "the wall time is waited for: {again:?}");
     assert_eq!(world.fake.with(|state| state.requests), requests);
 }

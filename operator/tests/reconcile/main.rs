@@ -5,6 +5,7 @@
 mod caches;
 #[path = "../fake_api/mod.rs"]
 mod fake_api;
+mod fence;
 mod gitops;
 mod records;
 mod registration;

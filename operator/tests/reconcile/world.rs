@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::fake_api::Fake;
 use agentrun_crds::names;
 use agentrun_operator::agent_run::objects::pod::RunnerImage;
+use agentrun_operator::agent_run::objects::probed::Probed;
 use agentrun_operator::agent_run::{self, plan::Again};
 use agentrun_operator::backoff::Backoff;
 use agentrun_operator::context::{Context, Settings, Starts};
@@ -26,6 +27,7 @@ pub fn context(fake: &Fake, client: &Client) -> Arc<Context> {
             namespace: "agentrun-system".into(),
             gateway_service: "agentrun-gateway".into(),
             image: RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() },
+            probed: Probed { api_server: "10.96.0.1:443".parse().unwrap(), name_server: None, internet: None },
             record_retention_days: 365,
         },
         recorder: Recorder::new(client.clone(), reporter),
@@ -33,6 +35,7 @@ pub fn context(fake: &Fake, client: &Client) -> Arc<Context> {
         backoff: Backoff::default(),
         clock: Box::new(move || clock.now()),
         starts: Starts::default(),
+        gateway: Default::default(),
     })
 }
 
@@ -102,6 +105,11 @@ impl World {
         let status = self.status();
         let found = status["conditions"].as_array().and_then(|list| list.iter().find(|c| c["type"] == kind)).cloned();
         found.map_or("-".into(), |c| format!("{} {}", c["status"].as_str().unwrap(), c["reason"].as_str().unwrap()))
+    }
+
+    /// The namespace's NetworkPolicies.
+    pub fn network_policies(&self) -> Vec<Value> {
+        self.fake.paths("/namespaces/team-a/networkpolicies/").iter().filter_map(|path| self.fake.get(path)).collect()
     }
 
     /// What the kubelet does: start what was created, remove what was deleted.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agentrun_crds::conditions::Reason;
+use agentrun_crds::{conditions::Reason, network_probe::NetworkProbe};
 use agentrun_protocol::{
     exchange::{ExchangeRequest, ExchangeResponse, Wall, signing_input},
     routes,
@@ -29,7 +29,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Exchange, and how long the tokens live (Unix seconds).
-pub async fn exchange(transport: &Transport, credentials: Credentials, walls: Vec<Wall>) -> Result<(Gateway, i64), Failed> {
+pub async fn exchange(
+    transport: &Transport,
+    credentials: Credentials,
+    walls: Vec<Wall>,
+    network: Vec<NetworkProbe>,
+) -> Result<(Gateway, i64), Failed> {
     let broken = |what: &str| Failed::new(Reason::SandboxLost, format!("the exchange could not be prepared: {what}"));
     let key = Ed25519KeyPair::generate().map_err(|_| broken("no key could be made"))?;
     let public_key: [u8; 32] = key.public_key().as_ref().try_into().map_err(|_| broken("the key has another length"))?;
@@ -44,6 +49,7 @@ pub async fn exchange(transport: &Transport, credentials: Credentials, walls: Ve
         nonce: URL_SAFE_NO_PAD.encode(nonce),
         signature: URL_SAFE_NO_PAD.encode(signature),
         walls,
+        network,
     };
     drop(credentials);
     let body = serde_json::to_vec(&request).map_err(|_| broken("the request cannot be written"))?;
@@ -77,6 +83,7 @@ fn failed(error: CallError) -> Failed {
         CallError::Unreached(_) | CallError::NoAnswer(_) => Reason::StartupDeadlineExceeded,
         CallError::Refused { .. } if error.is_transient() => Reason::StartupDeadlineExceeded,
         CallError::Refused { code, .. } if code.contains("compromised") => Reason::Compromised,
+        CallError::Refused { code, .. } if code == "network_not_enforced" => Reason::NetworkNotEnforced,
         CallError::Refused { code, .. } if code.contains("confinement") || code.contains("wall") => Reason::ConfinementFailed,
         CallError::Refused { .. } => Reason::SandboxLost,
     };

@@ -27,6 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub struct Transport {
     client: reqwest::Client,
     base: String,
+    address: SocketAddr,
 }
 
 /// An answer, whatever its status.
@@ -81,9 +82,9 @@ impl Transport {
         }
         let port = uri.port_u16().unwrap_or(443);
         let found: Vec<SocketAddr> = addresses(hosts, host).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        if found.is_empty() {
+        let Some(address) = found.first().copied() else {
             return Err(format!("--gateway {gateway}: {host} is not in the hosts file, and there is no DNS in a sandbox"));
-        }
+        };
         let certificates = reqwest::Certificate::from_pem_bundle(ca).map_err(|_| "ca.crt: is not PEM".to_owned())?;
         if certificates.is_empty() {
             return Err("ca.crt: holds no certificate".into());
@@ -98,7 +99,12 @@ impl Transport {
             .resolve_to_addrs(host, &found)
             .build()
             .map_err(|error| format!("the TLS client could not be made: {}", causes(&error)))?;
-        Ok(Transport { client, base: gateway.trim_end_matches('/').to_owned() })
+        Ok(Transport { client, base: gateway.trim_end_matches('/').to_owned(), address })
+    }
+
+    /// Where it connects to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// One call, one answer.

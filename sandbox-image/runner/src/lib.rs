@@ -20,6 +20,7 @@ pub mod gateway;
 pub mod harness;
 pub mod live_output;
 pub mod model;
+pub mod network;
 pub mod prompt;
 pub mod report;
 pub mod run;

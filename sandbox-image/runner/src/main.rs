@@ -3,7 +3,11 @@
 use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use agentrun_crds::conditions::Reason;
-use agentrun_runner::{Config, clip, confinement, run, termination};
+use agentrun_runner::{
+    Config, clip, confinement,
+    network::{Network, Place},
+    run, termination,
+};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +27,12 @@ struct Arguments {
     /// Unix socket to make, for the executor.
     #[arg(long)]
     socket: PathBuf,
+    /// Who must not be reached, as TARGET=tcp/PORT/ADDRESS; the run does not begin, or ends, where one is.
+    #[arg(long)]
+    fenced: Vec<Place>,
+    /// The same, but only reported.
+    #[arg(long)]
+    observed: Vec<Place>,
     /// File for the reason of a failure.
     #[arg(long, default_value = "/dev/termination-log")]
     termination_log: PathBuf,
@@ -38,6 +48,7 @@ fn main() -> ExitCode {
         pod_token: arguments.pod_token,
         socket: arguments.socket,
         hosts: "/etc/hosts".into(),
+        network: Network { fenced: arguments.fenced, observed: arguments.observed, patience: Network::PATIENCE, period: Network::PERIOD },
         lines: Arc::new(print),
     };
     let outcome = confinement::harden().and_then(|()| {

@@ -1,4 +1,4 @@
-//! One attempt from start to end, in order: attest, bind the socket, exchange, fetch the job, stage, work, check, collect, report.
+//! One attempt from start to end, in order: attest, bind the socket, see that the network is closed, exchange, fetch the job, stage, work, check, collect, report.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -28,6 +28,7 @@ use crate::{
     executor::{Executor, ExecutorError},
     gateway::{CallError, Gateway, Transport},
     harness::{Port, Supervisor},
+    network::{Network, hold, watch},
     report::{Report, pretty},
     staging::{Base, fetch, stage},
     termination::Failed,
@@ -51,6 +52,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// A hosts file that names the gateway.
     pub hosts: PathBuf,
+    /// Who must be out of reach.
+    pub network: Network,
     /// What happens, for `kubectl logs`.
     pub lines: Lines,
 }
@@ -68,10 +71,18 @@ pub async fn run(config: Config, facts: &ProcFacts, stop: CancellationToken) -> 
             .map_err(|error| Failed::new(Reason::SandboxLost, format!("{}: {error}", config.hosts.display())))?;
         let transport =
             Transport::new(&config.gateway, &credentials.ca, &hosts).map_err(|error| Failed::new(Reason::SandboxLost, error))?;
-        let (gateway, expires_at) = exchange(&transport, credentials, walls).await?;
+        let probes = hold(&config.network, transport.address()).await;
+        let (gateway, expires_at) = exchange(&transport, credentials, walls, probes).await?;
         let _renewal = AbortOnDropHandle::new(tokio::spawn(gateway.tokens.clone().keep_fresh(transport, expires_at)));
         let sending = AbortOnDropHandle::new(tokio::spawn(events.clone().send_all(gateway.clone())));
-        let outcome = attempt(&gateway, &events, listening).await;
+        let outcome = tokio::select! {
+            outcome = attempt(&gateway, &events, listening) => outcome,
+            failed = watch(&config.network) => {
+                events.note(&failed.message);
+                events.flush(STOP_PATIENCE).await;
+                Err(failed)
+            }
+        };
         drop(sending);
         outcome
     };

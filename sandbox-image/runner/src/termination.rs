@@ -27,6 +27,7 @@ impl Failed {
             Reason::StartupDeadlineExceeded => 4,
             Reason::Compromised => 5,
             Reason::ResultInvalid => 6,
+            Reason::NetworkNotEnforced => 8,
             // As a signal's end would show.
             Reason::Cancelled => 143,
             _ => 7,

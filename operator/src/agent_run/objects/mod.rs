@@ -2,8 +2,10 @@
 //! that nobody who writes an AgentRun shapes a Pod.
 
 pub mod account;
+pub mod foreign_policy;
 pub mod network_policy;
 pub mod pod;
+pub mod probed;
 mod share;
 pub mod ticket;
 
@@ -72,6 +74,7 @@ pub fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     metadata.owner_references.iter().flatten().find(run)
 }
 
-fn labels(uid: &str) -> BTreeMap<String, String> {
+/// Labels of everything that makes a run's sandbox, its Pod among it.
+pub fn labels(uid: &str) -> BTreeMap<String, String> {
     [(names::LABEL_COMPONENT.to_owned(), SANDBOX.to_owned()), (names::LABEL_RUN_UID.to_owned(), uid.to_owned())].into()
 }

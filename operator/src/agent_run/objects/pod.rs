@@ -7,13 +7,14 @@ use agentrun_crds::agent_policy::HostUsers;
 use agentrun_crds::agent_run_status::Resolved;
 use agentrun_crds::names;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, EmptyDirVolumeSource, HostAlias, KeyToPath, Pod, PodDNSConfig, PodSecurityContext, PodSpec,
-    ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, ServiceAccountTokenProjection,
-    Volume, VolumeMount, VolumeProjection,
+    Capabilities, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, HostAlias, KeyToPath, ObjectFieldSelector, Pod, PodDNSConfig,
+    PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext,
+    ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::network_policy::Gateway;
+use super::probed::{NODE_ADDRESS, Probed};
 use super::{Owner, share};
 
 /// Container names.
@@ -42,7 +43,7 @@ pub struct RunnerImage {
 }
 
 /// The Pod of an attempt.
-pub fn pod(owner: &Owner, attempt: i64, resolved: &Resolved, gateway: &Gateway, image: &RunnerImage) -> Pod {
+pub fn pod(owner: &Owner, attempt: i64, resolved: &Resolved, gateway: &Gateway, image: &RunnerImage, probed: &Probed) -> Pod {
     let mut metadata = owner.metadata(attempt);
     // Nothing interrupted is repeated, so autoscalers should look elsewhere first.
     let annotations = [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
@@ -71,7 +72,7 @@ pub fn pod(owner: &Owner, attempt: i64, resolved: &Resolved, gateway: &Gateway, 
                 ..PodSecurityContext::default()
             }),
             init_containers: Some(vec![install(image), executor(resolved)]),
-            containers: vec![runner(image, gateway)],
+            containers: vec![runner(image, gateway, probed.arguments(gateway, resolved.network_enforcement))],
             volumes: Some(volumes(&owner.child_name(attempt), resolved)),
             ..PodSpec::default()
         }),
@@ -167,7 +168,7 @@ fn executor(resolved: &Resolved) -> Container {
     }
 }
 
-fn runner(image: &RunnerImage, gateway: &Gateway) -> Container {
+fn runner(image: &RunnerImage, gateway: &Gateway, probed: Vec<String>) -> Container {
     let url = format!("https://{}:{}", gateway.server_name(), names::SANDBOX_PORT);
     let token = format!("{TOKEN}/token");
     let words = ["/runner", "--gateway", &url, "--ticket-dir", TICKET, "--pod-token", &token, "--socket", "/agentrun/socket/executor.sock"];
@@ -175,7 +176,8 @@ fn runner(image: &RunnerImage, gateway: &Gateway) -> Container {
         name: RUNNER.into(),
         image: Some(image.name.clone()),
         image_pull_policy: Some(image.pull_policy.clone()),
-        command: strings(&words),
+        command: strings(&words).map(|words| [words, probed].concat()),
+        env: Some(vec![node_address()]),
         termination_message_policy: Some("File".into()),
         resources: resources("1", "256Mi", "512Mi"),
         security_context: confined(RUNNER_ID),
@@ -187,6 +189,13 @@ fn runner(image: &RunnerImage, gateway: &Gateway) -> Container {
         ]),
         ..Container::default()
     }
+}
+
+/// For the runner's arguments, which name it.
+fn node_address() -> EnvVar {
+    let field = ObjectFieldSelector { field_path: "status.hostIP".into(), api_version: None };
+    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
+    EnvVar { name: NODE_ADDRESS.into(), value_from: Some(source), value: None }
 }
 
 fn volumes(secret: &str, resolved: &Resolved) -> Vec<Volume> {

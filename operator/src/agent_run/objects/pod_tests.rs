@@ -24,7 +24,8 @@ fn built(change: impl FnOnce(&mut Resolved)) -> Value {
         selector: BTreeMap::new(),
     };
     let image = RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() };
-    serde_json::to_value(pod(&owner, 1, &resolved, &gateway, &image)).unwrap()
+    let probed = Probed { api_server: "10.96.0.1:443".parse().unwrap(), name_server: None, internet: None };
+    serde_json::to_value(pod(&owner, 1, &resolved, &gateway, &image, &probed)).unwrap()
 }
 
 fn containers(pod: &Value) -> Vec<&Value> {
@@ -170,9 +171,15 @@ fn commands_are_ours() {
             "--pod-token",
             "/agentrun/token/token",
             "--socket",
-            "/agentrun/socket/executor.sock"
+            "/agentrun/socket/executor.sock",
+            "--fenced=apiServer=tcp/443/10.96.0.1",
+            "--fenced=node=tcp/10250/$(NODE_ADDRESS)",
+            "--fenced=pod=tcp/7443/10.0.0.1",
+            "--fenced=metadata=tcp/80/169.254.169.254"
         ])
     );
     assert_eq!((&found[0]["image"], &found[1]["image"], &found[2]["image"]), (&json!("runner:1"), &json!("tools:1"), &json!("runner:1")));
     assert!(found.iter().all(|c| c.get("args").is_none()));
+    assert_eq!(found[2]["env"], json!([{"name": "NODE_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]));
+    assert!(found[..2].iter().all(|c| c.get("env").is_none()));
 }

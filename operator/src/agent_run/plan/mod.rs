@@ -3,6 +3,7 @@
 //! next plan comes out.
 
 mod ended;
+mod fence;
 mod started;
 mod waiting;
 
@@ -22,8 +23,10 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use super::objects::Owner;
 use super::objects::network_policy::Gateway;
 use super::objects::pod::RunnerImage;
+use super::objects::probed::Probed;
 use super::objects::ticket::Ticket;
 use super::queue::Peer;
+pub use fence::Fence;
 
 /// The part of its life that a run is in; it decides what has to be observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +81,7 @@ pub enum Seen<T> {
 #[derive(Clone, Debug)]
 pub enum Facts {
     Waiting(Box<Waiting>),
-    Started { pod: Seen<Box<Pod>>, making: Option<Box<Making>> },
+    Started { pod: Seen<Box<Pod>>, fence: Fence, making: Option<Box<Making>> },
     Ended { pod: Seen<Box<Pod>> },
 }
 
@@ -113,14 +116,12 @@ pub struct Platform {
     pub ca: String,
 }
 
-/// What has to stand before the Pod, as read back.
+/// What the Pod is made of, and whether its account stands, as read back.
 #[derive(Clone, Debug)]
 pub struct Making {
-    pub gateway: Option<Gateway>,
     pub image: RunnerImage,
+    pub probed: Probed,
     pub account: bool,
-    pub deny: Option<NetworkPolicy>,
-    pub policy: Seen<Box<NetworkPolicy>>,
 }
 
 /// One write. `apply` does them in order and stops at the first that does not go through.
@@ -205,7 +206,7 @@ fn until(now: Timestamp, then: Timestamp) -> Again {
 pub fn plan(run: &AgentRun, facts: &Facts, refused: Option<&str>, now: Timestamp) -> Plan {
     match facts {
         Facts::Waiting(facts) => waiting::plan(run, facts, refused, now),
-        Facts::Started { pod, making } => started::plan(run, pod, making.as_deref(), refused, now),
+        Facts::Started { pod, fence, making } => started::plan(run, pod, fence, making.as_deref(), refused, now),
         Facts::Ended { pod } => ended::plan(run, pod, now),
     }
 }

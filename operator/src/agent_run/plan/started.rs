@@ -1,22 +1,24 @@
 //! From the open budget to the end: make the sandbox, watch it, and say once how the run ended.
 
-use agentrun_crds::AgentRun;
 use agentrun_crds::agent_run_status::{AgentRunStatus, Resolved};
 use agentrun_crds::budget::{Amount, Gate};
 use agentrun_crds::conditions::{Reason, types};
+use agentrun_crds::network_probe::NetworkEnforcement;
+use agentrun_crds::{AgentRun, names};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::super::objects::{Owner, network_policy, pod as builder};
+use super::super::network;
+use super::super::objects::{Owner, SANDBOX, labels, pod as builder};
 use super::super::sandbox::{self, Sandbox};
 use super::super::status::{Ending, Next, awaits_slices, condition};
 use super::ended::{self, STOP_PATIENCE};
-use super::{Again, Making, Plan, Seen, Write, attempt, held, push_status, until};
+use super::{Again, Fence, Making, Plan, Seen, Write, attempt, held, push_status, until};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(1);
 const RETRY: std::time::Duration = std::time::Duration::from_secs(5);
 
-pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, making: Option<&Making>, refused: Option<&str>, now: Timestamp) -> Plan {
+pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, fence: &Fence, making: Option<&Making>, refused: Option<&str>, now: Timestamp) -> Plan {
     let Some(status) = &run.status else { return Plan::rest(Again::Slowly) };
     let Some(resolved) = &status.resolved else { return end(run, &broken("resolved"), now) };
     if !held(run) && run.metadata.deletion_timestamp.is_none() {
@@ -40,7 +42,11 @@ pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, making: Option<&Making>, refus
             Plan::status(run, Next::of(run, now).pod(name, uid).done(), Again::Slowly)
         }
         Seen::Ours(pod) if status.pod_ref.as_ref().is_some_and(|recorded| recorded.uid == identity(pod).1) => {
-            watch(run, status, pod, &times, now)
+            let opened_by = match fenced(run, resolved, pod, fence, refused, now) {
+                Ok(opened_by) => opened_by,
+                Err(plan) => return *plan,
+            };
+            watch(run, status, pod, &opened_by, &times, now)
         }
         _ if status.pod_ref.is_some() => {
             let message = "the sandbox's Pod is gone; what it did is not repeated: create a new AgentRun to run again";
@@ -51,7 +57,7 @@ pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, making: Option<&Making>, refus
             let message = format!("a Pod {name} that this run does not own stands in its place and is left alone; delete it and run again");
             end(run, &Ending::new(Reason::PodRejected, message), now)
         }
-        _ => make(run, resolved, making, refused, &times, now),
+        _ => make(run, resolved, fence, making, refused, &times, now),
     }
 }
 
@@ -156,8 +162,47 @@ fn cancel(run: &AgentRun, status: &AgentRunStatus, pod: &Seen<Box<Pod>>, now: Ti
     }
 }
 
+/// The NetworkPolicies around a sandbox that is there: who opens it, where the policy accepts that, else what is to be done.
+fn fenced(
+    run: &AgentRun,
+    resolved: &Resolved,
+    pod: &Pod,
+    fence: &Fence,
+    refused: Option<&str>,
+    now: Timestamp,
+) -> Result<Vec<String>, Box<Plan>> {
+    let (owner, attempt) = (Owner::of(run), attempt(run));
+    if let Some(why) = refused {
+        let message = format!("the sandbox's NetworkPolicies cannot be put back: {why}");
+        return Err(Box::new(end(run, &Ending::new(Reason::NetworkNotEnforced, message), now)));
+    }
+    let repairs = fence.repairs(&owner, attempt);
+    if !repairs.is_empty() {
+        return Err(Box::new(Plan::write(repairs)));
+    }
+    let opened_by = fence.opened_by(&owner, attempt, pod.metadata.labels.as_ref().unwrap_or(&labels(&owner.uid)));
+    match tolerated(resolved, &opened_by) {
+        Ok(()) => Ok(opened_by),
+        Err(ending) => Err(Box::new(end(run, &ending, now))),
+    }
+}
+
+/// Whether the policy lets a run go on whose sandbox somebody's NetworkPolicies open.
+fn tolerated(resolved: &Resolved, opened_by: &[String]) -> Result<(), Ending> {
+    if opened_by.is_empty() || resolved.network_enforcement == NetworkEnforcement::NotRequired {
+        return Ok(());
+    }
+    let message = format!(
+        "{}; delete it or have it leave out Pods with the label {}={SANDBOX}, or accept this by sandbox.networkEnforcement in the \
+         AgentPolicy",
+        network::opened(opened_by),
+        names::LABEL_COMPONENT,
+    );
+    Err(Ending::new(Reason::NetworkNotEnforced, message))
+}
+
 /// The Pod exists and is recorded.
-fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, times: &Times, now: Timestamp) -> Plan {
+fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, opened_by: &[String], times: &Times, now: Timestamp) -> Plan {
     if let Some(wall) = times.wall.filter(|wall| now >= *wall) {
         let message = format!("the wall time passed at {wall}; raise spec.limits.wallTime or give the agent less to do");
         return end(run, &Ending::new(Reason::DeadlineExceeded, message), now);
@@ -181,7 +226,7 @@ fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, times: &Times, now:
         if condition(status, types::EXCHANGED).is_none_or(|exchanged| exchanged.status != "True") {
             writes.push(Write::DeleteTicket);
         }
-        push_status(&mut writes, run, Next::of(run, now).running().done());
+        push_status(&mut writes, run, Next::of(run, now).network(opened_by).running().done());
         return Plan { writes, again: until(now, wall) };
     }
     let (reason, message, fails_at) = match read {
@@ -197,7 +242,15 @@ fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, times: &Times, now:
 }
 
 /// Account and policies first, read back; then the Pod.
-fn make(run: &AgentRun, resolved: &Resolved, making: Option<&Making>, refused: Option<&str>, times: &Times, now: Timestamp) -> Plan {
+fn make(
+    run: &AgentRun,
+    resolved: &Resolved,
+    fence: &Fence,
+    making: Option<&Making>,
+    refused: Option<&str>,
+    times: &Times,
+    now: Timestamp,
+) -> Plan {
     if let Some(why) = refused {
         // A quota of the namespace may free itself; anything else will not change.
         if !why.contains("exceeded quota") || now >= times.startup {
@@ -214,42 +267,24 @@ fn make(run: &AgentRun, resolved: &Resolved, making: Option<&Making>, refused: O
     }
     // Without facts (from the cache) there is nothing to decide but that one must look.
     let Some(making) = making else { return Plan::write(vec![Write::CreateAccount]) };
-    let Some(gateway) = &making.gateway else { return Plan::rest(Again::In(RETRY)) };
+    let Some(gateway) = &fence.gateway else { return Plan::rest(Again::In(RETRY)) };
     let owner = Owner::of(run);
     let attempt = attempt(run);
-    let mut writes = Vec::new();
-    if !making.account {
-        writes.push(Write::CreateAccount);
+    if fence.taken(&owner, attempt) {
+        let message = format!(
+            "a NetworkPolicy {} that this run does not own stands in its place and is left alone; delete it and run again",
+            owner.child_name(attempt)
+        );
+        return end(run, &Ending::new(Reason::PodRejected, message), now);
     }
-    let deny = network_policy::deny_all(&owner.namespace);
-    policy(&mut writes, making.deny.as_ref(), deny);
-    let wanted = network_policy::to_gateway(&owner, attempt, gateway);
-    match &making.policy {
-        Seen::Foreign => {
-            let message = format!(
-                "a NetworkPolicy {} that this run does not own stands in its place and is left alone; delete it and run again",
-                owner.child_name(attempt)
-            );
-            return end(run, &Ending::new(Reason::PodRejected, message), now);
-        }
-        Seen::Absent => policy(&mut writes, None, wanted),
-        Seen::Ours(found) => policy(&mut writes, Some(found), wanted),
+    if let Err(ending) = tolerated(resolved, &fence.opened_by(&owner, attempt, &labels(&owner.uid))) {
+        return end(run, &ending, now);
     }
+    let mut writes = if making.account { Vec::new() } else { vec![Write::CreateAccount] };
+    writes.extend(fence.repairs(&owner, attempt));
     if writes.is_empty() {
-        let pod = builder::pod(&owner, attempt, resolved, gateway, &making.image);
+        let pod = builder::pod(&owner, attempt, resolved, gateway, &making.image, &making.probed);
         writes.push(Write::CreatePod(Box::new(pod)));
     }
     Plan::write(writes)
-}
-
-fn policy(
-    writes: &mut Vec<Write>,
-    found: Option<&k8s_openapi::api::networking::v1::NetworkPolicy>,
-    wanted: k8s_openapi::api::networking::v1::NetworkPolicy,
-) {
-    match found {
-        None => writes.push(Write::CreatePolicy(Box::new(wanted))),
-        Some(found) if network_policy::same(found, &wanted) => {}
-        Some(found) => writes.push(Write::RestorePolicy { found: Box::new(found.clone()), wanted: Box::new(wanted) }),
-    }
 }

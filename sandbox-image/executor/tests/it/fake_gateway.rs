@@ -16,7 +16,7 @@ use agentrun_protocol::{
     result::{ArtifactRequest, ResultResponse, SandboxResult},
     routes,
 };
-use agentrun_runner::{Config, confinement::ProcFacts, deadline::unix_now, staging::digest};
+use agentrun_runner::{Config, confinement::ProcFacts, deadline::unix_now, network::Network, staging::digest};
 use axum::{
     Json, Router,
     extract::{Path, Query, State},
@@ -83,6 +83,7 @@ pub struct Gateway {
     script: Mutex<VecDeque<Turn>>,
     /// Statuses that the exchange answers with first, after it has done its work.
     exchange_faults: Mutex<VecDeque<u16>>,
+    exchange_fault_code: &'static str,
     /// The same for events and the result.
     pub faults: Mutex<VecDeque<u16>>,
     /// The same for approvals.
@@ -102,6 +103,8 @@ pub struct Setup {
     pub job: Job,
     pub script: Vec<Turn>,
     pub exchange_faults: Vec<u16>,
+    /// The code in their bodies.
+    pub exchange_fault_code: &'static str,
     pub lifetime: i64,
 }
 
@@ -121,6 +124,7 @@ impl Setup {
             job: self.job,
             script: Mutex::new(self.script.into()),
             exchange_faults: Mutex::new(self.exchange_faults.into()),
+            exchange_fault_code: self.exchange_fault_code,
             faults: Mutex::default(),
             approval_faults: Mutex::default(),
             lifetime: self.lifetime,
@@ -140,6 +144,8 @@ impl Setup {
             pod_token: place.file("token"),
             socket: place.socket(),
             hosts: place.file("hosts"),
+            // Nobody to try; tests name their own.
+            network: Network { fenced: vec![], observed: vec![], patience: Duration::ZERO, period: Duration::from_millis(100) },
             lines: Arc::new(|_| {}),
         };
         Running { gateway, config }
@@ -291,7 +297,7 @@ async fn exchange(State(gateway): Shared, Json(request): Json<ExchangeRequest>) 
         .expect("the signature must be good");
     gateway.seen.lock().unwrap().exchanges.push(request);
     if let Some(status) = gateway.exchange_faults.lock().unwrap().pop_front() {
-        return refuse(status, "fault", None);
+        return refuse(status, gateway.exchange_fault_code, None);
     }
     Json(ExchangeResponse {
         model_token: gateway.token("model"),

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use agentrun_crds::conditions::Reason;
+use agentrun_crds::{
+    conditions::Reason,
+    network_probe::{NetworkProbe, NetworkTarget, ProbeOutcome},
+};
 use agentrun_protocol::{
     event::EventType,
     exchange::Wall,
     job::{Job, JobCheck, JobFile},
     result::{Outcome, ResultResponse, SandboxResult},
 };
-use agentrun_runner::{Failed, confinement::ProcFacts, deadline::unix_now, run, staging::digest};
+use agentrun_runner::{Failed, confinement::ProcFacts, deadline::unix_now, network::Place as NetworkPlace, run, staging::digest};
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +49,7 @@ pub fn job() -> Job {
 }
 
 pub fn setup(script: Vec<Turn>) -> Setup {
-    Setup { job: job(), script, exchange_faults: vec![], lifetime: 900 }
+    Setup { job: job(), script, exchange_faults: vec![], exchange_fault_code: "fault", lifetime: 900 }
 }
 
 pub fn tool(name: &'static str, arguments: Value) -> Turn {
@@ -417,6 +420,43 @@ async fn without_walls_nothing_is_asked_for() {
     assert!(failed.message.contains("readOnlyRoot"));
     assert!(!started.place.socket().exists());
     assert!(started.gateway().seen.lock().unwrap().exchanges.is_empty());
+}
+
+/// Somebody whom a sandbox must not reach, and who answers.
+async fn fenced_listener() -> (tokio::net::TcpListener, NetworkPlace) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = format!("apiServer=tcp/{}/127.0.0.1", listener.local_addr().unwrap().port());
+    (listener, place.parse().unwrap())
+}
+
+#[tokio::test]
+async fn an_open_network_is_reported_and_the_refusal_ends_the_run() {
+    let mut refused = setup(vec![]);
+    refused.exchange_faults = vec![403];
+    refused.exchange_fault_code = "network_not_enforced";
+    let mut started = Started::new(refused).await;
+    let (_listener, place) = fenced_listener().await;
+    started.running.config.network.fenced = vec![place];
+    let failed = started.run().await.unwrap_err();
+    assert_eq!(failed.reason, Reason::NetworkNotEnforced);
+    let seen = started.gateway().seen.lock().unwrap();
+    let probe = NetworkProbe { target: NetworkTarget::ApiServer, outcome: ProbeOutcome::Reached };
+    assert_eq!((seen.exchanges.len(), seen.exchanges[0].network.as_slice()), (1, &[probe][..]));
+    assert!(seen.requests.is_empty(), "no model call without tokens");
+}
+
+#[tokio::test]
+async fn a_network_that_opens_later_ends_the_run() {
+    // A model that never answers: nothing else ends this run.
+    let mut started = Started::new(setup(vec![Turn::AwaitRenewal])).await;
+    let (_listener, place) = fenced_listener().await;
+    started.running.config.network.fenced = vec![place];
+    let failed = started.run().await.unwrap_err();
+    assert_eq!(failed.reason, Reason::NetworkNotEnforced);
+    assert!(failed.message.contains("reached the API server (127.0.0.1:"), "{}", failed.message);
+    let seen = started.gateway().seen.lock().unwrap();
+    assert!(seen.events.iter().any(|event| event.kind == EventType::Note && event.data.to_string().contains("the API server")));
+    assert!(seen.result.is_none());
 }
 
 #[tokio::test]

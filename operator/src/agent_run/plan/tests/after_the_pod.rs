@@ -87,7 +87,7 @@ fn watching_the_sandbox() {
         ),
     ];
     for (row, run, pod, now, expected) in rows {
-        let facts = Facts::Started { pod, making: None };
+        let facts = Facts::Started { pod, fence: fence(), making: None };
         let planned = plan(&run, &facts, None, at(now));
         assert_eq!(line(&planned), expected, "{row}");
         if let Some(Write::Status(status)) = planned.writes.last() {
@@ -133,7 +133,7 @@ fn cancelling() {
         ),
     ];
     for (row, run, pod, now, expected) in rows {
-        assert_eq!(line(&plan(&run, &Facts::Started { pod, making: None }, None, at(now))), expected, "{row}");
+        assert_eq!(line(&plan(&run, &Facts::Started { pod, fence: fence(), making: None }, None, at(now))), expected, "{row}");
     }
 }
 

@@ -10,11 +10,12 @@ use super::super::status::{Next, condition};
 use super::*;
 
 mod after_the_pod;
+mod fenced;
 
 /// Row, run, Pod, second, expected line.
 type Row<'a> = (&'a str, AgentRun, Seen<Box<Pod>>, i64, &'a str);
-/// Row, run, Pod, what has to stand, refusal, second, expected line.
-type MakingRow<'a> = (&'a str, AgentRun, Seen<Box<Pod>>, Option<Making>, Option<&'a str>, i64, &'a str);
+/// Row, run, Pod, what stands around it, refusal, second, expected line.
+type MakingRow<'a> = (&'a str, AgentRun, Seen<Box<Pod>>, Fence, Option<&'a str>, i64, &'a str);
 
 const UID: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -127,12 +128,31 @@ fn pulling() -> Value {
 
 fn making() -> Making {
     Making {
-        gateway: Some(gateway()),
         image: RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() },
+        probed: Probed { api_server: "10.96.0.1:443".parse().unwrap(), name_server: None, internet: None },
         account: true,
-        deny: Some(network_policy::deny_all("team-a")),
-        policy: seen(&owner(), Some(network_policy::to_gateway(&owner(), 1, &gateway()))),
     }
+}
+
+/// Both policies of ours, and nobody else's.
+fn fence() -> Fence {
+    let policies = vec![network_policy::deny_all("team-a"), network_policy::to_gateway(&owner(), 1, &gateway())];
+    Fence { gateway: Some(gateway()), policies }
+}
+
+/// The same and one more.
+fn fence_and(name: &str, spec: Value) -> Fence {
+    let mut fence = fence();
+    fence.policies.push(serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap());
+    fence
+}
+
+fn open() -> Value {
+    json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]})
+}
+
+fn accepting(v: &mut Value) {
+    v["status"]["resolved"]["networkEnforcement"] = json!("NotRequired");
 }
 
 fn owner() -> Owner {
@@ -285,48 +305,50 @@ fn one_write_opens_the_budget() {
 
 #[test]
 fn making_the_sandbox() {
-    let mut weak = network_policy::deny_all("team-a");
-    weak.spec.as_mut().unwrap().egress = Some(vec![Default::default()]);
-    let with = |change: fn(&mut Making)| {
-        let mut facts = making();
-        change(&mut facts);
-        Some(facts)
+    let with = |change: fn(&mut Fence)| {
+        let mut fence = fence();
+        change(&mut fence);
+        fence
     };
-    let nothing = with(|m| {
-        m.account = false;
-        m.deny = None;
-        m.policy = Seen::Absent;
-    });
+    let weak = with(|f| f.policies[0].spec.as_mut().unwrap().egress = Some(vec![Default::default()]));
+    let nothing = || with(|f| f.policies.clear());
+    let somebodys = with(|f| f.policies[1].metadata.owner_references = None);
     let quota = Some("pods \"x\" is forbidden: exceeded quota: pods");
     let rows: Vec<MakingRow<'_>> = vec![
-        ("walls first", started(|_| ()), Seen::Absent, nothing, None, 1, "CreateAccount CreatePolicy CreatePolicy"),
-        ("then the Pod", started(|_| ()), Seen::Absent, with(|_| ()), None, 1, "CreatePod"),
-        ("a weakened wall", started(|_| ()), Seen::Absent, Some(Making { deny: Some(weak), ..making() }), None, 1, "RestorePolicy"),
-        ("somebody's policy", started(|_| ()), Seen::Absent, with(|m| m.policy = Seen::Foreign), None, 1, "Failed/PodRejected"),
-        ("somebody's Pod", started(|_| ()), Seen::Foreign, None, None, 1, "Failed/PodRejected"),
-        ("the gateway's Service went", started(|_| ()), Seen::Absent, with(|m| m.gateway = None), None, 1, "in 5"),
-        ("the Pod is there", started(|_| ()), pod(json!({})), None, None, 1, "Starting/Starting"),
-        ("refused for good", started(|_| ()), Seen::Absent, with(|_| ()), Some("violates PodSecurity"), 1, "Failed/PodRejected"),
-        ("a quota may free itself", started(|_| ()), Seen::Absent, with(|_| ()), quota, 1, "Starting/Starting"),
-        ("but not for ever", started(|_| ()), Seen::Absent, with(|_| ()), quota, 300, "Failed/PodRejected"),
-        ("somebody took our hold", started(|v| v["metadata"]["finalizers"] = json!([])), pod(json!({})), None, None, 1, "AddFinalizer"),
-        ("too late", started(|_| ()), Seen::Absent, with(|_| ()), None, 300, "Failed/StartupDeadlineExceeded"),
-        ("recorded and gone", recorded(|_| ()), Seen::Absent, None, None, 1, "Failed/SandboxLost"),
-        ("recorded, and another stands there", recorded(|_| ()), Seen::Foreign, None, None, 1, "Failed/SandboxLost"),
+        ("walls first", started(|_| ()), Seen::Absent, nothing(), None, 1, "CreatePolicy CreatePolicy"),
+        ("then the Pod", started(|_| ()), Seen::Absent, fence(), None, 1, "CreatePod"),
+        ("a weakened wall", started(|_| ()), Seen::Absent, weak, None, 1, "RestorePolicy"),
+        ("somebody's policy", started(|_| ()), Seen::Absent, somebodys, None, 1, "Failed/PodRejected"),
+        ("a policy that opens it", started(|_| ()), Seen::Absent, fence_and("dns", open()), None, 1, "Failed/NetworkNotEnforced"),
+        ("one that is accepted", started(accepting), Seen::Absent, fence_and("dns", open()), None, 1, "CreatePod"),
+        ("somebody's Pod", started(|_| ()), Seen::Foreign, fence(), None, 1, "Failed/PodRejected"),
+        ("the gateway's Service went", started(|_| ()), Seen::Absent, with(|f| f.gateway = None), None, 1, "in 5"),
+        ("the Pod is there", started(|_| ()), pod(json!({})), fence(), None, 1, "Starting/Starting"),
+        ("refused for good", started(|_| ()), Seen::Absent, fence(), Some("violates PodSecurity"), 1, "Failed/PodRejected"),
+        ("a quota may free itself", started(|_| ()), Seen::Absent, fence(), quota, 1, "Starting/Starting"),
+        ("but not for ever", started(|_| ()), Seen::Absent, fence(), quota, 300, "Failed/PodRejected"),
+        ("somebody took our hold", started(|v| v["metadata"]["finalizers"] = json!([])), pod(json!({})), fence(), None, 1, "AddFinalizer"),
+        ("too late", started(|_| ()), Seen::Absent, fence(), None, 300, "Failed/StartupDeadlineExceeded"),
+        ("recorded and gone", recorded(|_| ()), Seen::Absent, fence(), None, 1, "Failed/SandboxLost"),
+        ("recorded, and another stands there", recorded(|_| ()), Seen::Foreign, fence(), None, 1, "Failed/SandboxLost"),
         (
             "recorded, and another of ours",
             recorded(|_| ()),
             pod_with(up(), |v| v["metadata"]["uid"] = json!("pod-2")),
-            None,
+            fence(),
             None,
             1,
             "Failed/SandboxLost",
         ),
     ];
-    for (row, run, pod, making, refused, now, expected) in rows {
-        assert_eq!(line(&plan(&run, &Facts::Started { pod, making: making.map(Box::new) }, refused, at(now))), expected, "{row}");
+    for (row, run, pod, fence, refused, now, expected) in rows {
+        let facts = Facts::Started { pod, fence, making: Some(Box::new(making())) };
+        assert_eq!(line(&plan(&run, &facts, refused, at(now))), expected, "{row}");
     }
-    let Plan { writes, .. } = plan(&started(|_| ()), &Facts::Started { pod: pod(json!({})), making: None }, None, at(1));
+    let no_account = Facts::Started { pod: Seen::Absent, fence: nothing(), making: Some(Box::new(Making { account: false, ..making() })) };
+    assert_eq!(line(&plan(&started(|_| ()), &no_account, None, at(1))), "CreateAccount CreatePolicy CreatePolicy");
+    let facts = Facts::Started { pod: pod(json!({})), fence: fence(), making: None };
+    let Plan { writes, .. } = plan(&started(|_| ()), &facts, None, at(1));
     let [Write::Status(status)] = writes.as_slice() else { panic!("{writes:?}") };
     assert_eq!(status.pod_ref.as_ref().map(|pod| pod.uid.as_str()), Some("pod-1"));
 }
