@@ -3,6 +3,7 @@
 
 mod colleague;
 mod dump;
+mod fence;
 mod model;
 mod people;
 mod process;

@@ -19,6 +19,7 @@ mod stories {
     mod happy_path;
     mod harnesses;
     mod hostile_network;
+    mod network_gate;
     mod never_starts;
     mod operator_killed;
     mod path_not_allowed;

@@ -42,6 +42,9 @@ pub fn plan(run: &AgentRun, pod: &Seen<Box<Pod>>, fence: &Fence, making: Option<
             Plan::status(run, Next::of(run, now).pod(name, uid).done(), Again::Slowly)
         }
         Seen::Ours(pod) if status.pod_ref.as_ref().is_some_and(|recorded| recorded.uid == identity(pod).1) => {
+            if let Some(plan) = over(run, pod, &times, now) {
+                return plan;
+            }
             let opened_by = match fenced(run, resolved, pod, fence, refused, now) {
                 Ok(opened_by) => opened_by,
                 Err(plan) => return *plan,
@@ -201,11 +204,11 @@ fn tolerated(resolved: &Resolved, opened_by: &[String]) -> Result<(), Ending> {
     Err(Ending::new(Reason::NetworkNotEnforced, message))
 }
 
-/// The Pod exists and is recorded.
-fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, opened_by: &[String], times: &Times, now: Timestamp) -> Plan {
+/// What is to be done where the recorded Pod works no more, or must not.
+fn over(run: &AgentRun, pod: &Pod, times: &Times, now: Timestamp) -> Option<Plan> {
     if let Some(wall) = times.wall.filter(|wall| now >= *wall) {
         let message = format!("the wall time passed at {wall}; raise spec.limits.wallTime or give the agent less to do");
-        return end(run, &Ending::new(Reason::DeadlineExceeded, message), now);
+        return Some(end(run, &Ending::new(Reason::DeadlineExceeded, message), now));
     }
     if let Some(deleted) = &pod.metadata.deletion_timestamp {
         // Somebody else deleted it. It may still hand in its result while it stops.
@@ -213,14 +216,18 @@ fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, opened_by: &[String
         let ended = matches!(sandbox::read(pod), Sandbox::Ended(..));
         if ended || now >= patience {
             let message = "somebody deleted the sandbox's Pod; what it did is not repeated: create a new AgentRun to run again";
-            return end(run, &Ending::new(Reason::SandboxLost, message), now);
+            return Some(end(run, &Ending::new(Reason::SandboxLost, message), now));
         }
-        return Plan::rest(until(now, patience));
+        return Some(Plan::rest(until(now, patience)));
     }
-    let read = sandbox::read(pod);
-    if let Sandbox::Ended(reason, message) = read {
-        return end(run, &Ending::new(reason, message), now);
+    match sandbox::read(pod) {
+        Sandbox::Ended(reason, message) => Some(end(run, &Ending::new(reason, message), now)),
+        _ => None,
     }
+}
+
+/// The Pod exists and is recorded, and has not ended.
+fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, opened_by: &[String], times: &Times, now: Timestamp) -> Plan {
     if let Some(wall) = times.wall {
         let mut writes = Vec::new();
         if condition(status, types::EXCHANGED).is_none_or(|exchanged| exchanged.status != "True") {
@@ -229,7 +236,7 @@ fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, opened_by: &[String
         push_status(&mut writes, run, Next::of(run, now).network(opened_by).running().done());
         return Plan { writes, again: until(now, wall) };
     }
-    let (reason, message, fails_at) = match read {
+    let (reason, message, fails_at) = match sandbox::read(pod) {
         Sandbox::Coming { reason, message, fails_at } => (reason, message, fails_at),
         _ => (Reason::StartupDeadlineExceeded, "the runner has started and asks the gateway for its tokens".to_owned(), None),
     };

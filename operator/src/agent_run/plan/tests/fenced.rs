@@ -18,7 +18,7 @@ fn ours_are_put_back_and_others_end_the_run() {
     let denial = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]});
     let of_others = json!({"podSelector": {"matchLabels": {"app": "shop"}}, "egress": [{}]});
     let rows = [
-        ("all as it should be", working(), fence(), "Running/Running"),
+        ("all as it should be", working(), fence(), "DeleteTicket Running/Running"),
         ("the run's own is gone", working(), with(|f| drop(f.policies.pop())), "CreatePolicy"),
         ("the namespace's is gone", working(), with(|f| drop(f.policies.remove(0))), "CreatePolicy"),
         ("the run's own was changed", working(), with(|f| f.policies[1].spec.as_mut().unwrap().egress = None), "RestorePolicy"),
@@ -29,15 +29,20 @@ fn ours_are_put_back_and_others_end_the_run() {
             with(|f| f.policies[1].metadata.owner_references = None),
             "Failed/NetworkNotEnforced",
         ),
-        ("nobody knows where the gateway is", working(), with(|f| f.gateway = None), "Running/Running"),
-        ("another denies as well", working(), fence_and("more", denial), "Running/Running"),
-        ("another is for others", working(), fence_and("shop", of_others), "Running/Running"),
+        ("nobody knows where the gateway is", working(), with(|f| f.gateway = None), "DeleteTicket Running/Running"),
+        ("another denies as well", working(), fence_and("more", denial), "DeleteTicket Running/Running"),
+        ("another is for others", working(), fence_and("shop", of_others), "DeleteTicket Running/Running"),
         ("another opens it", working(), fence_and("dns", open()), "Failed/NetworkNotEnforced"),
         ("before the exchange, too", recorded(|_| ()), fence_and("dns", open()), "Failed/NetworkNotEnforced"),
     ];
     for (row, run, fence, expected) in rows {
         assert_eq!(line_of(&run, fence, None), expected, "{row}");
     }
+    let reached = r#"{"reason": "NetworkNotEnforced", "message": "it reached its node"}"#;
+    let facts = Facts::Started { pod: pod(runner_ended(8, reached)), fence: fence_and("dns", open()), making: None };
+    let Plan { writes, .. } = plan(&working(), &facts, None, at(20));
+    let Some(Write::Status(status)) = writes.last() else { panic!("{writes:?}") };
+    assert_eq!(condition(status, types::COMPLETE).unwrap().message, "it reached its node", "the runner's word counts first");
     let gone = with(|f| drop(f.policies.pop()));
     assert_eq!(line_of(&working(), gone, Some("the namespace is being terminated")), "Failed/NetworkNotEnforced");
 }
