@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use agentrun_operator::agent_run::objects::Owner;
 use agentrun_operator::agent_run::objects::network_policy::Gateway;
 use agentrun_operator::agent_run::objects::pod::{RunnerImage, pod};
+use agentrun_operator::agent_run::objects::probed::Probed;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -61,7 +62,9 @@ fn sandbox(namespace: &str, uid: &str) -> Value {
         selector: BTreeMap::new(),
     };
     let image = RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() };
-    serde_json::to_value(pod(&owner, 1, &resolved.expect("what a run was resolved to"), &gateway, &image)).expect("JSON")
+    let probed = Probed { api_server: ([10, 96, 0, 1], 443).into(), name_server: None, internet: None };
+    let resolved = resolved.expect("what a run was resolved to");
+    serde_json::to_value(pod(&owner, 1, &resolved, &gateway, &image, &probed)).expect("JSON")
 }
 
 /// A Pod as weak as can be.
