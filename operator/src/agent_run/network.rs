@@ -35,13 +35,16 @@ pub fn opened(by: &[String]) -> String {
 mod tests {
     use super::*;
 
+    /// What the policy asks, what was tried, who opens it, what is said.
+    type Row = (NetworkEnforcement, Vec<(NetworkTarget, ProbeOutcome)>, Vec<String>, &'static str);
+
     #[test]
     fn what_is_said() {
         use NetworkEnforcement::{ExceptNode, NotRequired, Required};
         use NetworkTarget::{ApiServer, Node};
         use ProbeOutcome::{Held, Reached, Unknown};
         let policy = || vec!["allow-dns".to_owned()];
-        let rows: Vec<(NetworkEnforcement, Vec<(NetworkTarget, ProbeOutcome)>, Vec<String>, &str)> = vec![
+        let rows: Vec<Row> = vec![
             (Required, vec![(ApiServer, Held), (Node, Held)], vec![], "True Held tried and not reached: the API server, its node"),
             (Required, vec![], vec![], "Unknown NotTried the runner reported nothing that it tried to reach"),
             (
