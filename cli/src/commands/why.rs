@@ -84,9 +84,19 @@ fn story(run: &AgentRun, name: &str) -> Vec<(&'static str, String)> {
     if let Some(budget) = &status.budget {
         rows.push(("Spent", format!("{} requests, cost {}", budget.requests_text(), budget.cost_text())));
     }
+    rows.extend(walls(&status).map(|walls| ("Walls", walls)));
+    let network = status.conditions.iter().find(|condition| condition.type_ == types::NETWORK_ENFORCED);
+    rows.extend(network.map(|condition| ("Network", condition.message.clone())));
     let failed = status.conditions.iter().find(|condition| condition.type_ == types::CLEANUP_FAILED && condition.status == "True");
     rows.extend(failed.map(|condition| ("Cleanup", condition.message.clone())));
     rows
+}
+
+/// What the runner found in place around itself, and the runtime.
+fn walls(status: &AgentRunStatus) -> Option<String> {
+    let walls = status.exchange.as_ref().map(|exchange| exchange.walls.join(", "))?;
+    let runtime = status.resolved.as_ref().and_then(|resolved| resolved.runtime_class_name.as_deref());
+    Some(format!("{walls}; runtime class: {}", runtime.unwrap_or("the cluster's own")))
 }
 
 /// The message of the condition that says most about a run that goes on.
@@ -151,5 +161,12 @@ mod tests {
             ]
         );
         assert_eq!(story(&run(json!({})), "r")[1], ("Now", "Pending".to_owned()));
+        let walled = run(json!({
+            "exchange": { "attempt": 1, "publicKey": "k", "nonce": "n", "at": 1, "walls": ["nonRoot", "seccomp"] },
+            "conditions": [condition("NetworkEnforced", "Held", "tried and not reached: its node")],
+        }));
+        let rows = story(&walled, "r");
+        assert!(rows.contains(&("Walls", "nonRoot, seccomp; runtime class: the cluster's own".into())));
+        assert!(rows.contains(&("Network", "tried and not reached: its node".into())));
     }
 }
