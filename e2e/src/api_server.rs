@@ -216,11 +216,19 @@ impl ApiServer {
 
     /// Write a kubeconfig for a token, for a process that is given `KUBECONFIG`.
     pub fn write_kubeconfig(&self, name: &str, token: &str) -> Result<PathBuf> {
-        use base64::Engine;
-        let ca = base64::engine::general_purpose::STANDARD.encode(&self.ca.pem);
+        self.kubeconfig(name, &self.url, token)
+    }
+
+    /// The same of an administrator who asks at another address, where somebody passes it on.
+    pub fn write_kubeconfig_through(&self, name: &str, url: &str) -> Result<PathBuf> {
+        self.kubeconfig(name, url, &self.token)
+    }
+
+    fn kubeconfig(&self, name: &str, url: &str, token: &str) -> Result<PathBuf> {
+        let ca = base64(&self.ca.pem);
         let kubeconfig = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
+            "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority-data": ca}}],
             "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });

@@ -6,7 +6,7 @@ mod process;
 mod shared_stores;
 
 pub use aggregated::Aggregated;
-pub use process::Gateway;
+pub use process::{Addresses, Gateway};
 
 use std::net::SocketAddr;
 

@@ -4,6 +4,7 @@
 pub mod api_server;
 pub mod chart;
 pub mod exchange;
+pub mod fault_proxy;
 pub mod gateways;
 pub mod node;
 pub mod plugin;

@@ -60,7 +60,7 @@ pub async fn drive(ctx: &Context, run: &Guarded, reconcile: impl Future<Output =
         Err(error) => {
             let class = error.class();
             ctx.metrics.reconciled(class.label(), seconds);
-            let pause = ctx.backoff.failed(&uid, class, chance());
+            let pause = ctx.backoff.failed(&uid, error.step(), class, chance());
             tracing::warn!(
                 run.namespace = metadata.namespace.as_deref(),
                 run.name = metadata.name.as_deref(),

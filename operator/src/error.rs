@@ -47,6 +47,17 @@ impl Error {
         move |source| Error::Api { what, source }
     }
 
+    /// What did not succeed, for telling whether the same thing failed again.
+    pub fn step(&self) -> &'static str {
+        match self {
+            Error::Api { what, .. } => what,
+            Error::Timeout(_) => "end in time",
+            Error::Random => "draw at random",
+            Error::Restless(_) => "come to rest",
+            Error::Panic(_) => "run",
+        }
+    }
+
     pub fn class(&self) -> Class {
         match self {
             Error::Api { source: kube::Error::Api(status), .. } if matches!(status.code, 401 | 403) => Class::Denied,

@@ -35,7 +35,29 @@ impl Bed {
 
     /// The same with other arguments.
     pub async fn gateway_with(&self, instance: &str, arguments: &[&str]) -> Result<Gateway> {
-        let [sandbox, people, aggregated, operations] = free_addresses()?;
+        let addresses = Addresses::free()?;
+        let (mut command, log) = self.gateway_command(instance, &addresses, &self.server.kubeconfig_path(), arguments)?;
+        let Addresses { sandbox, people, aggregated, operations } = addresses;
+        let child = command.spawn().context("starting a gateway with setpriv (util-linux)")?;
+        let name = self.host();
+        let http = self.client_through(sandbox)?;
+        let url = format!("https://{name}:{}", sandbox.port());
+        let people_url = format!("https://{name}:{}", people.port());
+        let aggregated_url = format!("https://{name}:{}", aggregated.port());
+        let operations = format!("http://{operations}");
+        let mut gateway = Gateway { child, address: sandbox, url, people_url, aggregated_url, aggregated, http, operations, log };
+        gateway.ready().await?;
+        Ok(gateway)
+    }
+
+    /// The command that starts a gateway at these addresses, with its output in this file.
+    pub fn gateway_command(
+        &self,
+        instance: &str,
+        addresses: &Addresses,
+        kubeconfig: &Path,
+        arguments: &[&str],
+    ) -> Result<(Command, PathBuf)> {
         let data = self.data.path().join(instance);
         std::fs::create_dir_all(&data)?;
         let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs/gateways");
@@ -49,14 +71,14 @@ impl Bed {
             .arg(program("agentrun-gateway")?)
             .arg(format!("--namespace={}", self.system))
             .arg(format!("--instance={}", self.full_name(instance)))
-            .arg(format!("--sandbox-listen={sandbox}"))
-            .arg(format!("--people-listen={people}"))
-            .arg(format!("--aggregated-listen={aggregated}"))
-            .arg(format!("--operations-listen={operations}"))
+            .arg(format!("--sandbox-listen={}", addresses.sandbox))
+            .arg(format!("--people-listen={}", addresses.people))
+            .arg(format!("--aggregated-listen={}", addresses.aggregated))
+            .arg(format!("--operations-listen={}", addresses.operations))
             .arg(format!("--data-dir={}", data.display()))
             .args(arguments)
             .env_clear()
-            .env("KUBECONFIG", self.server.kubeconfig_path())
+            .env("KUBECONFIG", kubeconfig)
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -64,16 +86,7 @@ impl Bed {
         if let Some(stores) = &self.shared_stores {
             stores.give_to(&mut command);
         }
-        let child = command.spawn().context("starting a gateway with setpriv (util-linux)")?;
-        let name = self.host();
-        let http = self.client_through(sandbox)?;
-        let url = format!("https://{name}:{}", sandbox.port());
-        let people_url = format!("https://{name}:{}", people.port());
-        let aggregated_url = format!("https://{name}:{}", aggregated.port());
-        let operations = format!("http://{operations}");
-        let mut gateway = Gateway { child, address: sandbox, url, people_url, aggregated_url, aggregated, http, operations, log };
-        gateway.ready().await?;
-        Ok(gateway)
+        Ok((command, log))
     }
 }
 
@@ -151,14 +164,28 @@ impl Drop for Gateway {
     }
 }
 
-fn free_addresses() -> Result<[SocketAddr; 4]> {
-    let held = [(); 4].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
-    let mut addresses = Vec::new();
-    for listener in &held {
-        match listener {
-            Ok((address, _)) => addresses.push(*address),
-            Err(error) => bail!("no free port: {error}"),
+/// Where the four listeners of a gateway are.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    pub sandbox: SocketAddr,
+    pub people: SocketAddr,
+    pub aggregated: SocketAddr,
+    pub operations: SocketAddr,
+}
+
+impl Addresses {
+    /// On loopback, on ports that are free now.
+    pub fn free() -> Result<Addresses> {
+        let held = [(); 4].map(|()| TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| Ok((listener.local_addr()?, listener))));
+        let mut addresses = Vec::new();
+        for listener in &held {
+            match listener {
+                Ok((address, _)) => addresses.push(*address),
+                Err(error) => bail!("no free port: {error}"),
+            }
         }
+        let [sandbox, people, aggregated, operations] =
+            addresses.try_into().map_err(|_| anyhow::anyhow!("four listeners have four addresses"))?;
+        Ok(Addresses { sandbox, people, aggregated, operations })
     }
-    addresses.try_into().map_err(|_| anyhow::anyhow!("four listeners have four addresses"))
 }
