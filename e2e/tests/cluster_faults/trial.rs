@@ -24,7 +24,7 @@ impl World {
     /// Tell one run's life in a namespace of its own. `under` says under what.
     pub async fn trial(&self, under: &str) -> Result<()> {
         let begun = Instant::now();
-        self.life().await.with_context(|| under.to_owned())?;
+        Box::pin(self.life()).await.with_context(|| under.to_owned())?;
         println!("{:.1} s {under}", begun.elapsed().as_secs_f32());
         Ok(())
     }
