@@ -58,13 +58,24 @@ impl Node {
             None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/images.json"),
         };
         let images = std::fs::read(&images).with_context(|| format!("reading {}; `make images` writes it", images.display()))?;
-        let config = Kubeconfig::read_from(&kubeconfig).with_context(|| format!("reading {}", kubeconfig.display()))?;
-        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-        Ok(Node { client: kube::Client::try_from(config)?, kubeconfig, images: serde_json::from_slice(&images)? })
+        let client = kube::Client::try_from(read_kubeconfig(&kubeconfig).await?)?;
+        Ok(Node { client, kubeconfig, images: serde_json::from_slice(&images)? })
+    }
+
+    /// A client of somebody else, by impersonation.
+    pub async fn client_as(&self, user: &str) -> Result<kube::Client> {
+        let mut config = read_kubeconfig(&self.kubeconfig).await?;
+        config.auth_info.impersonate = Some(user.to_owned());
+        Ok(kube::Client::try_from(config)?)
     }
 
     /// One of our images by its short name.
     pub fn image(&self, name: &str) -> Result<&Image> {
         self.images.get(name).with_context(|| format!("the list of images has no {name}"))
     }
+}
+
+async fn read_kubeconfig(path: &Path) -> Result<kube::Config> {
+    let config = Kubeconfig::read_from(path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?)
 }

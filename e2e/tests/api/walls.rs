@@ -4,5 +4,6 @@
 
 mod bed;
 mod pods;
+mod reach;
 mod statuses;
 mod table;

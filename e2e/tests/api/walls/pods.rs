@@ -47,28 +47,33 @@ fn table() -> Table {
     table::read(include_str!("pods.yaml"))
 }
 
+/// The gateway as the chart installs it.
+pub fn gateway() -> Gateway {
+    let selector = [("app.kubernetes.io/name", "agentrun"), ("app.kubernetes.io/component", "gateway")];
+    Gateway {
+        namespace: "agentrun-system".into(),
+        service: "agentrun-gateway".into(),
+        address: "10.0.0.1".into(),
+        selector: selector.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+    }
+}
+
 /// The sandbox of a run, by the operator's own hand.
-fn sandbox(namespace: &str, uid: &str) -> Value {
+pub fn sandbox(namespace: &str, uid: &str) -> Value {
     let resolved = serde_json::from_value(json!({
         "policySha256": "00", "image": "tools:1", "maxSteps": 12, "wallTimeSeconds": 180, "startupDeadlineSeconds": 300,
         "model": {"name": "small", "provider": "p", "model": "m", "maxOutputTokens": 4096}, "budget": {"requests": 14},
         "allowedPaths": ["**"], "checks": [], "hostUsers": "Isolated", "cpu": "2", "memory": "3Gi", "workspace": "4Gi",
     }));
     let owner = Owner { namespace: namespace.into(), name: "fix".into(), uid: uid.into() };
-    let gateway = Gateway {
-        namespace: "agentrun-system".into(),
-        service: "agentrun-gateway".into(),
-        address: "10.0.0.1".into(),
-        selector: BTreeMap::new(),
-    };
     let image = RunnerImage { name: "runner:1".into(), pull_policy: "IfNotPresent".into() };
     let probed = Probed { api_server: ([10, 96, 0, 1], 443).into(), name_server: None, internet: None };
     let resolved = resolved.expect("what a run was resolved to");
-    serde_json::to_value(pod(&owner, 1, &resolved, &gateway, &image, &probed)).expect("JSON")
+    serde_json::to_value(pod(&owner, 1, &resolved, &gateway(), &image, &probed)).expect("JSON")
 }
 
 /// A Pod as weak as can be.
-fn foreign(namespace: &str, name: &str) -> Value {
+pub fn foreign(namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
         "spec": {"hostNetwork": true, "hostPID": true, "containers": [{"name": "a", "image": "a", "securityContext": {"privileged": true}}]},

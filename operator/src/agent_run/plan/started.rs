@@ -248,6 +248,14 @@ fn watch(run: &AgentRun, status: &AgentRunStatus, pod: &Pod, opened_by: &[String
     Plan::status(run, Next::of(run, now).starting(&message).done(), until(now, deadline))
 }
 
+/// What a refusal waits for. A quota of the namespace may free itself, and an API server that was started a moment ago, or to which
+/// the AgentPolicy is new, learns of it; any other refusal will not change.
+fn passing(why: &str) -> Option<&'static str> {
+    let policy = "the API server to know the namespace's AgentPolicy";
+    let known = [("exceeded quota", "the namespace's quota"), ("no params found", policy), ("not yet synced", policy)];
+    known.into_iter().find(|(part, _)| why.contains(part)).map(|(_, awaited)| awaited)
+}
+
 /// Account and policies first, read back; then the Pod.
 fn make(
     run: &AgentRun,
@@ -259,11 +267,10 @@ fn make(
     now: Timestamp,
 ) -> Plan {
     if let Some(why) = refused {
-        // A quota of the namespace may free itself; anything else will not change.
-        if !why.contains("exceeded quota") || now >= times.startup {
+        let Some(awaited) = passing(why).filter(|_| now < times.startup) else {
             return end(run, &Ending::new(Reason::PodRejected, format!("the API server refused the sandbox: {why}")), now);
-        }
-        let message = format!("waits for the namespace's quota: {why}");
+        };
+        let message = format!("waits for {awaited}: {why}");
         return Plan::status(run, Next::of(run, now).starting(&message).done(), Again::In(RETRY));
     }
     if now >= times.startup {

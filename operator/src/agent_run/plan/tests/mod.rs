@@ -314,6 +314,7 @@ fn making_the_sandbox() {
     let nothing = || with(|f| f.policies.clear());
     let somebodys = with(|f| f.policies[1].metadata.owner_references = None);
     let quota = Some("pods \"x\" is forbidden: exceeded quota: pods");
+    let unknown = Some("ValidatingAdmissionPolicy 'agentrun-sandbox-policy' denied request: failed to configure binding: no params found");
     let rows: Vec<MakingRow<'_>> = vec![
         ("walls first", started(|_| ()), Seen::Absent, nothing(), None, 1, "CreatePolicy CreatePolicy"),
         ("then the Pod", started(|_| ()), Seen::Absent, fence(), None, 1, "CreatePod"),
@@ -326,6 +327,7 @@ fn making_the_sandbox() {
         ("the Pod is there", started(|_| ()), pod(json!({})), fence(), None, 1, "Starting/Starting"),
         ("refused for good", started(|_| ()), Seen::Absent, fence(), Some("violates PodSecurity"), 1, "Failed/PodRejected"),
         ("a quota may free itself", started(|_| ()), Seen::Absent, fence(), quota, 1, "Starting/Starting"),
+        ("an API server may learn", started(|_| ()), Seen::Absent, fence(), unknown, 1, "Starting/Starting"),
         ("but not for ever", started(|_| ()), Seen::Absent, fence(), quota, 300, "Failed/PodRejected"),
         ("somebody took our hold", started(|v| v["metadata"]["finalizers"] = json!([])), pod(json!({})), fence(), None, 1, "AddFinalizer"),
         ("too late", started(|_| ()), Seen::Absent, fence(), None, 300, "Failed/StartupDeadlineExceeded"),
