@@ -114,6 +114,10 @@ impl Bed {
                 kubectl(self.server, &["create", "-f", "-"], &policy.to_string());
             }
         }
+        // Until the walls know the namespace, since before that they accept anything.
+        let impostor = json!({"metadata": {"name": "impostor", "labels": {"agentrun.dev/component": "sandbox"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        let pods = format!("/api/v1/namespaces/{}/pods?dryRun=All", place.walled);
+        self.send_until(Sender::Admin, "POST", &pods, &impostor, true).await.expect_err("the walls stand");
         place
     }
 

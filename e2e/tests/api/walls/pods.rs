@@ -132,8 +132,7 @@ async fn made(bed: &Bed, place: &Place, sender: Sender, good: impl Fn(&str) -> V
     for namespace in [&place.open, &place.walled] {
         let folder = format!("/api/v1/namespaces/{namespace}/pods");
         // Until the walls know of the namespace's policy.
-        bed.send_until(sender, "POST", &pods(namespace), &good(namespace), false).await.expect("a good Pod is accepted");
-        let pod = bed.send(sender, "POST", &folder, &good(namespace)).await.expect("a good Pod is accepted");
+        let pod = bed.send_until(sender, "POST", &folder, &good(namespace), false).await.expect("a good Pod is accepted");
         found.insert(namespace.clone(), (format!("{folder}/{}", pod["metadata"]["name"].as_str().expect("a name")), pod));
     }
     move |namespace| found[namespace].clone()

@@ -51,8 +51,7 @@ async fn made(bed: &Bed, place: &Place) {
             }
             let sender = if what.starts_with("the ") { Sender::Operator } else { Sender::Admin };
             // Until the walls know of the namespace's policy.
-            bed.send_until(sender, "POST", &format!("{folder}?dryRun=All"), &object, false).await.expect("what is right is accepted");
-            bed.send(sender, "POST", &folder, &object).await.expect("what is right is accepted");
+            bed.send_until(sender, "POST", &folder, &object, false).await.expect("what is right is accepted");
         }
     }
 }
