@@ -77,12 +77,15 @@ impl World {
         let asking = async {
             loop {
                 let request = http.get(&url).header("accept", "text/event-stream").bearer_auth(&token);
-                // A gateway that cannot ask whether this person may see it says so, and is asked again.
-                match request.send().await {
-                    Ok(answer) if answer.status() == 503 => tokio::time::sleep(Duration::from_millis(100)).await,
-                    // It ends by itself once it has told the end.
-                    other => return other?.error_for_status()?.text().await,
+                // A gateway that cannot ask whether this person may see it says so, or dies of it, and is asked again. The answer
+                // ends by itself once it has told the end.
+                if let Ok(answer) = request.send().await
+                    && answer.status() != 503
+                    && let Ok(text) = answer.error_for_status()?.text().await
+                {
+                    return anyhow::Ok(text);
                 }
+                tokio::time::sleep(Duration::from_millis(100)).await; // as people pause
             }
         };
         let text = tokio::time::timeout(PATIENCE, asking).await.context("the events do not end")??;

@@ -93,7 +93,13 @@ fn operator(bed: &Bed, proxy: &FaultProxy) -> Result<Command> {
         .args(["--pdeathsig", "KILL", "--"])
         .arg(program("agentrun-operator")?)
         .arg(format!("--namespace={}", bed.system))
-        .args(["--pod-name=operator", "--runner-image=none", "--manage-certificates=false", "--listen=127.0.0.1:0"])
+        .args([
+            "--pod-name=operator",
+            "--runner-image=none",
+            "--api-server-address=127.0.0.1",
+            "--manage-certificates=false",
+            "--listen=127.0.0.1:0",
+        ])
         .env_clear()
         .env("KUBECONFIG", &proxy.kubeconfig)
         .env("RUST_LOG", "info")
